@@ -1,0 +1,106 @@
+"""Cases: which sizes, and which seeds, a run asks for."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import hmac
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.errors import ProblemError
+from harness.record import Scalar
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of arguments of the problem's generator, in the order of task.yml."""
+
+    spec: dict[str, Scalar]
+
+    @property
+    def name(self) -> str:
+        """The case as `key=value` words, as `--case` takes it."""
+        return " ".join(f"{key}={_show(value)}" for key, value in self.spec.items())
+
+    @property
+    def shape(self) -> dict[str, Scalar]:
+        """Everything but the seed: what makes two runs' cases the same."""
+        return {key: value for key, value in self.spec.items() if key != "seed"}
+
+    def with_seed(self, seed: int) -> Case:
+        """The same case on other contents; unchanged where the problem has no seed."""
+        return Case({**self.spec, "seed": seed}) if "seed" in self.spec else self
+
+
+def _show(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return shlex.quote(value) if isinstance(value, str) else str(value)
+
+
+def parse_case(text: str, names: Sequence[str]) -> dict[str, Scalar]:
+    """`m=16 n=2112` as values typed as YAML types them; ProblemError when a word does not fit `names`."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ProblemError(f"--case {text!r}: {error}") from None
+    spec: dict[str, Scalar] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not value:
+            raise ProblemError(f"--case {text!r}: {word!r} is not key=value")
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; this problem's keys are {', '.join(names)}"
+            raise ProblemError(f"--case {text!r}: unknown key {key!r}{hint}")
+        if key in spec:
+            raise ProblemError(f"--case {text!r}: {key!r} is given twice")
+        spec[key] = _typed(value)
+    if not spec:
+        raise ProblemError("--case is empty; give it as 'key=value key=value'")
+    return spec
+
+
+def _typed(value: str) -> Scalar:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def select_cases(texts: Sequence[str], listed: Sequence[Case], optional: Sequence[str] = ()) -> tuple[Case, ...]:
+    """What `--case` asks for: listed cases that match the given words, or a new one that gives every key.
+
+    The seed may be left out of a new case (it is then 0); so may the keys in `optional`. ProblemError when a
+    text matches nothing and does not give every key.
+    """
+    names = list(dict.fromkeys([*(key for case in listed for key in case.spec), *optional]))
+    chosen: list[Case] = []
+    for text in texts:
+        given = parse_case(text, names)
+        matching = [case for case in listed if given.items() <= case.spec.items()]
+        missing = [name for name in names if name not in given and name != "seed" and name not in optional]
+        if matching:
+            chosen += matching
+        elif not missing:
+            seeded = given if "seed" in given or "seed" not in names else {**given, "seed": 0}
+            chosen.append(Case({name: seeded[name] for name in names if name in seeded}))
+        else:
+            raise ProblemError(
+                f"--case {text!r} matches no listed case, and a case of your own also needs {', '.join(missing)}"
+            )
+    return tuple({case.name: case for case in chosen}.values())
+
+
+def secret_seeds(master: bytes, cases: Sequence[Case]) -> tuple[Case, ...]:
+    """The same cases with seeds that nobody knows before the run: 62 bits of HMAC-SHA-256(master, case)."""
+    return tuple(
+        case.with_seed(int.from_bytes(hmac.new(master, case.name.encode(), hashlib.sha256).digest()[:8], "big") >> 2)
+        for case in cases
+    )

@@ -1,0 +1,195 @@
+"""Problems: folders with a task.yml, read into frozen data and checked before anything runs."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.cases import Case
+from harness.errors import ProblemError
+from harness.roofline import Roofline
+
+SUBMISSION_MARK = "@SUBMISSION@"
+NOT_LAID_OUT = ("README.md",)
+
+
+@dataclass(frozen=True)
+class RowLimits:
+    """One precision's limits; see harness.judge."""
+
+    row_relative: float
+    rtol: float = 0.0
+    atol: float = 0.0
+    atol_rms: float = 0.0
+    mismatched: float = 0.0
+    outlier_rows: float = 0.0
+    outlier_row_relative: float = 0.0
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What task.yml says under `tolerance`."""
+
+    default: RowLimits
+    per_precision: dict[str, RowLimits] = field(default_factory=dict)
+
+    def for_precision(self, name: str | None) -> RowLimits:
+        """The limits of a declared precision."""
+        return self.per_precision.get(name or "", self.default)
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file that a run lays flat: its name there and where it lies."""
+
+    name: str
+    source: Path
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """task.yml's time limits, in seconds."""
+
+    test_s: float
+    benchmark_s: float
+    ranked_s: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem as it was when it was loaded."""
+
+    name: str
+    folder: Path
+    title: str
+    description: str
+    aliases: tuple[str, ...]
+    files: tuple[FileEntry, ...]
+    submission_name: str
+    tests: tuple[Case, ...]
+    benchmarks: tuple[Case, ...]
+    smoke: tuple[Case, ...]
+    timeouts: Timeouts
+    ranking_by: str
+    precisions: tuple[str, ...]
+    regimes: tuple[str, ...]
+    shared_inputs: tuple[str, ...]
+    tolerance: Tolerance | None
+    roofline: Roofline | None
+    templates: dict[str, str]
+    content_hash: str
+
+    @property
+    def is_foreign(self) -> bool:
+        """A folder of GPU MODE's own keys only: its own check judges."""
+        return self.tolerance is None
+
+    @property
+    def oracle_files(self) -> tuple[FileEntry, ...]:
+        """What is laid before the oracle."""
+        return self.files
+
+    @property
+    def contestant_files(self) -> tuple[FileEntry, ...]:
+        """What a submission may import: everything but the answers and the evaluator."""
+        return tuple(entry for entry in self.files if entry.name not in ("reference.py", "eval.py"))
+
+
+def default_roots() -> tuple[Path, ...]:
+    """The shipped problems, then the folders in PODIUM_PROBLEMS."""
+    shipped = Path(__file__).resolve().parents[1] / "problems"
+    listed = [Path(item) for item in os.environ.get("PODIUM_PROBLEMS", "").split(os.pathsep) if item]
+    return (shipped, *listed)
+
+
+def list_problems(roots: Sequence[Path]) -> list[Path]:
+    """All problem folders below these roots, by name."""
+    folders = [file.parent for root in roots if root.is_dir() for file in root.glob("*/task.yml")]
+    return sorted(folders, key=lambda folder: folder.name)
+
+
+def find_problem(name: str, roots: Sequence[Path]) -> Path:
+    """A problem's folder by path, name or alias; ProblemError with the nearest names otherwise."""
+    path = Path(name).expanduser()
+    if (path / "task.yml").is_file():
+        return path.resolve()
+    if os.sep in name and not path.is_dir():
+        raise ProblemError(f"there is no folder {name}")
+    if os.sep in name or (path.is_dir() and name in (".", "..")):
+        raise ProblemError(f"{name} is no problem: it has no task.yml")
+    known: dict[str, Path] = {folder.name: folder for folder in list_problems(roots)}
+    if name in known:
+        return known[name]
+    aliases = {alias: folder for folder in known.values() for alias in _aliases(folder)}
+    if name in aliases:
+        return aliases[name]
+    near = difflib.get_close_matches(name, [*known, *aliases], n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known) or 'none'}"
+    raise ProblemError(f"there is no problem {name!r}; {hint}")
+
+
+def _aliases(folder: Path) -> tuple[str, ...]:
+    try:
+        return load_problem(folder).aliases
+    except ProblemError:
+        return ()  # a broken neighbour is no reason to fail here
+
+
+def load_problem(folder: Path) -> Problem:
+    """Read and check a problem folder; ProblemError names the file, the line and the field."""
+    from harness.schema import read_task
+
+    task = read_task(folder / "task.yml")
+    entries, submission_name = _entries(folder, task.files)
+    return Problem(
+        name=folder.resolve().name,
+        folder=folder.resolve(),
+        title=task.title,
+        description=task.description,
+        aliases=tuple(task.aliases),
+        files=entries,
+        submission_name=submission_name,
+        tests=tuple(Case(dict(spec)) for spec in task.tests),
+        benchmarks=tuple(Case(dict(spec)) for spec in task.benchmarks),
+        smoke=tuple(Case(dict(spec)) for spec in task.smoke),
+        timeouts=Timeouts(task.test_timeout, task.benchmark_timeout, task.ranked_timeout),
+        ranking_by=task.ranking_by,
+        precisions=tuple(task.precisions),
+        regimes=tuple(task.regimes),
+        shared_inputs=tuple(task.shared_inputs),
+        tolerance=task.frozen_tolerance(),
+        roofline=Roofline(task.roofline.bytes, dict(task.roofline.operations)) if task.roofline else None,
+        templates=dict(task.templates),
+        content_hash=_content_hash(folder, entries),
+    )
+
+
+def _entries(folder: Path, files: Sequence[tuple[str, str]]) -> tuple[tuple[FileEntry, ...], str]:
+    submission = "submission.py"
+    entries = []
+    for name, source in files:
+        if source == SUBMISSION_MARK:
+            submission = name
+            continue
+        path = (folder / source).resolve()
+        if not path.is_file():
+            if name == "eval.py":
+                continue  # the evaluator that upstream runs; it has no part here
+            raise ProblemError(f"{folder / 'task.yml'}: file {name!r} is listed, but {path} does not exist")
+        entries.append(FileEntry(name, path))
+    if not any(entry.name == "reference.py" for entry in entries):
+        raise ProblemError(f"{folder / 'task.yml'}: `files` lists no reference.py, so nothing could be judged")
+    return tuple(entries), submission
+
+
+def _content_hash(folder: Path, entries: Sequence[FileEntry]) -> str:
+    """SHA-256 over everything that decides a verdict or a time: task.yml and the files that are laid out."""
+    digest = hashlib.sha256()
+    for name, path in sorted([("task.yml", folder / "task.yml"), *((each.name, each.source) for each in entries)]):
+        content = path.read_bytes()
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()

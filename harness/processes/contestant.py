@@ -1,0 +1,353 @@
+"""The contestant: the process that holds the submission, and the only one that ever runs it.
+
+It is told what to do line by line and knows no seed, no expected value, no tolerance and no clock that
+counts. Nothing it says is believed: outputs are judged where they lie, in the oracle's buffers, and the
+time that counts is the referee's.
+
+    python -m harness.processes.contestant DEVICE ORDERS_FD REPORTS_FD PAGE_FD MEMORY_FD
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import inspect
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
+
+import torch
+
+from harness import wire
+from harness.processes import sharing
+
+MAX_MESSAGE = 4000
+Stage = Literal["prepare", "load", "map", "call", "rehearse", "batch"]
+
+
+class BadOutput(Exception):
+    """What custom_kernel returned cannot be an output of this problem; the text says why."""
+
+
+@dataclass
+class Mapping:
+    """One case's buffers, attached."""
+
+    arena: sharing.Arena
+    inputs: list[sharing.Tree]
+    seals: list[sharing.Tree]
+    stand_in: sharing.Tree
+    """Zeros in the shape of an output, sealed in empty batches."""
+    touch: torch.Tensor | None = None
+
+
+@dataclass
+class Contestant:
+    """State between two orders."""
+
+    device: str
+    page_fd: int
+    memory_fd: int
+    reports: BinaryIO
+    orders: BinaryIO
+    kernel: Callable[[Any], Any] | None = None
+    mapping: Mapping | None = None
+    queue: Any = None
+    stage: Stage = "prepare"
+
+    def say(self, message: Any) -> None:
+        """Send one report."""
+        self.reports.write(wire.encode(message))
+        self.reports.flush()
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle."""
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
+    # --- one method an order ---------------------------------------------------------------------------
+
+    def prepare(self, order: wire.Prepare) -> None:
+        """Device context and the harness's own kernels."""
+        if self.device != "cpu":
+            from harness.timing.enqueue import Queue
+
+            self.queue = Queue(self.page_fd, order.cache_bytes)
+            self.queue.rehearse()
+        self.say(wire.Prepared())
+
+    def load(self, order: wire.Load) -> None:
+        """Import the submission from the working folder."""
+        spec = importlib.util.spec_from_file_location("submission", os.path.abspath(order.filename))
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["submission"] = module
+        spec.loader.exec_module(module)
+        kernel = getattr(module, "custom_kernel", None)
+        if not callable(kernel):
+            state = "defines no custom_kernel" if kernel is None else "custom_kernel is not callable"
+            raise LookupError(f"{state}; a submission defines `def custom_kernel(data): ...`")
+        try:
+            inspect.signature(kernel).bind(None)
+        except TypeError as error:
+            raise LookupError(f"custom_kernel must take exactly one argument, the data: {error}") from error
+        except ValueError:
+            pass  # a builtin without a signature: the first call will tell
+        self.kernel = kernel
+        interprets = os.environ.get("TRITON_INTERPRET") == "1" and "triton" in sys.modules
+        self.say(wire.Loaded(interprets=interprets))
+
+    def map(self, order: wire.Map) -> None:
+        """Attach a case's buffers."""
+        arena = sharing.attach(order.handle, order.size_bytes, self.device, self.memory_fd)
+        inputs = [sharing.rebuild(plan, arena.bytes) for plan in order.layout["inputs"]]
+        seals = [sharing.rebuild(plan, arena.bytes) for plan in order.layout["outputs"]]
+        stand_in = _like(seals[0])
+        self.mapping = Mapping(arena, inputs, seals, stand_in)
+        if self.queue is not None:
+            sizes = sum(sharing.span_bytes(tensor) for tensor in sharing.tensors(stand_in))
+            self.mapping.touch = self.queue.touch_buffer(sizes)
+        self.say(wire.Mapped())
+
+    def unmap(self, order: wire.Unmap) -> None:
+        """Let go of the buffers."""
+        self.synchronize()
+        mapping, self.mapping = self.mapping, None
+        if mapping is not None:
+            arena = mapping.arena
+            del mapping
+            gc.collect()
+            arena.close()
+        self.say(wire.Unmapped())
+
+    def call_once(self, order: wire.Call) -> None:
+        """One call for the judge; compiles what it needs."""
+        claims = self._step([order.index], empty=False)
+        self.say(wire.Called(claims[0]))
+
+    def rehearse(self, order: wire.Rehearse) -> None:
+        """The batch to come, gate open."""
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        if self.queue is None:
+            claims = self._step(order.order, empty=False)
+        else:
+            self._enqueue(None, order.order, empty=True, polls=0)
+            self._enqueue(None, order.order, empty=False, polls=0)
+            claims = self.queue.claims_ns(len(order.order))
+        self.say(wire.Rehearsed(tuple(claims)))
+
+    def arm(self, order: wire.Arm) -> None:
+        """One batch; ends with the contestant's own claims."""
+        if order.by_message:
+            self.synchronize()
+            self.say(wire.Armed(order.generation, expired=False))
+            self.expect(wire.Release)
+            claims = self._step(order.order, order.empty)
+            self.say(wire.Done(order.generation))
+        else:
+            expired = self._enqueue(order.generation, order.order, order.empty, order.polls)
+            self.say(wire.Armed(order.generation, expired))
+            claims = self.queue.claims_ns(len(order.order))
+        self.say(wire.Claims(order.generation, tuple(claims)))
+
+    # --- calls -----------------------------------------------------------------------------------------
+
+    def _enqueue(self, generation: int | None, order: Any, empty: bool, polls: int) -> bool:
+        mapping = self.mapping
+        touch = mapping.touch if mapping is not None else None
+        expired: bool = self.queue.enqueue(
+            generation, order, None if empty else self._call, self._seal_stand_in if empty else self._seal, touch, polls
+        )
+        return expired
+
+    def _step(self, order: Any, empty: bool) -> list[float]:
+        """Call after call, the device idle before and after each; wall times in ns."""
+        claims = []
+        for index in order:
+            if self.queue is not None:
+                self.queue.flush()
+            self.synchronize()
+            start = time.perf_counter_ns()
+            output = None if empty else self._call(index)
+            self.synchronize()
+            claims.append(float(time.perf_counter_ns() - start))
+            (self._seal_stand_in if empty else self._seal)(index, output)
+        self.synchronize()
+        return claims
+
+    def _call(self, index: int) -> Any:
+        assert self.kernel is not None and self.mapping is not None
+        return self.kernel(self.mapping.inputs[index])
+
+    def _seal(self, index: int, output: Any) -> None:
+        assert self.mapping is not None
+        seal_into(output, self.mapping.seals[index])
+
+    def _seal_stand_in(self, index: int, _: Any) -> None:
+        if self.mapping is not None:
+            seal_into(self.mapping.stand_in, self.mapping.seals[index])
+
+    # --- the loop --------------------------------------------------------------------------------------
+
+    def expect(self, *kinds: type) -> Any:
+        """The next order, which must be one of `kinds`; ends the process when the referee is gone."""
+        line = self.orders.readline(wire.MAX_LINE_BYTES + 1)
+        if not line:
+            os._exit(0)
+        return wire.decode(line.rstrip(b"\n"), kinds)
+
+    def obey(self) -> None:
+        """Orders until Quit. The one place that catches everything: what a submission raises is a report."""
+        steps: dict[type, tuple[Stage, Callable[[Any], None]]] = {
+            wire.Prepare: ("prepare", self.prepare),
+            wire.Load: ("load", self.load),
+            wire.Map: ("map", self.map),
+            wire.Unmap: ("map", self.unmap),
+            wire.Call: ("call", self.call_once),
+            wire.Rehearse: ("rehearse", self.rehearse),
+            wire.Arm: ("batch", self.arm),
+        }
+        self.say(wire.Started(torch.__version__, _triton_version()))
+        while True:
+            order = self.expect(*steps, wire.Quit)
+            if isinstance(order, wire.Quit):
+                return
+            self.stage, step = steps[type(order)]
+            try:
+                step(order)
+            except BaseException as error:  # noqa: BLE001
+                self.say(_failure(error, self.stage))
+
+
+def _like(tree: sharing.Tree) -> sharing.Tree:
+    """Zeros of the same structure, in this process's own memory."""
+    if isinstance(tree, torch.Tensor):
+        return torch.empty_strided(tree.shape, tree.stride(), dtype=tree.dtype, device=tree.device).zero_()
+    if isinstance(tree, tuple | list):
+        return type(tree)(_like(item) for item in tree)
+    if isinstance(tree, dict):
+        return {key: _like(item) for key, item in tree.items()}
+    return tree
+
+
+def seal_into(output: Any, seal: sharing.Tree, name: str = "the output") -> None:
+    """Copy what the kernel returned into the oracle's buffer, if it has its exact form. BadOutput says what differs."""
+    if isinstance(seal, torch.Tensor):
+        if not isinstance(output, torch.Tensor):
+            raise BadOutput(f"{name} is {_kind(output)}; expected {_form(seal)}")
+        if _traits(output) != _traits(seal):
+            raise BadOutput(f"{name} is {_form(output)}; expected {_form(seal)}")
+        seal.copy_(output.detach())
+    elif isinstance(seal, tuple | list):
+        if not isinstance(output, tuple | list) or len(output) != len(seal):
+            raise BadOutput(f"{name} is {_kind(output)}; expected a {type(seal).__name__} of {len(seal)}")
+        for index, (item, place) in enumerate(zip(output, seal, strict=True)):
+            seal_into(item, place, f"{name}[{index}]")
+    elif isinstance(seal, dict):
+        if not isinstance(output, dict) or set(output) != set(seal):
+            raise BadOutput(f"{name} is {_kind(output)}; expected a dict with keys {sorted(map(str, seal))}")
+        for key, place in seal.items():
+            seal_into(output[key], place, f"{name}[{key!r}]")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple | list | dict):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _traits(tensor: torch.Tensor) -> tuple[Any, ...]:
+    strides = tuple(
+        stride for size, stride in zip(tensor.shape, _strides(tensor), strict=True) if size > 1 and tensor.numel()
+    )
+    return tensor.layout, tensor.dtype, tuple(tensor.shape), tensor.device.type, strides
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tensor.stride() if tensor.layout == torch.strided else (0,) * tensor.dim()
+
+
+def _form(tensor: torch.Tensor) -> str:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if tensor.layout != torch.strided:
+        return f"{name} {list(tensor.shape)} in layout {tensor.layout} on {tensor.device.type}"
+    strides = "" if tensor.is_contiguous() else f" with strides {list(tensor.stride())}"
+    return f"{name} {list(tensor.shape)}{strides} on {tensor.device.type}"
+
+
+def _triton_version() -> str | None:
+    try:
+        from importlib.metadata import version
+
+        return version("triton")
+    except ImportError:
+        return None
+
+
+# --- what went wrong, in words -----------------------------------------------------------------------------
+
+_COMPILERS = ("triton.compiler.errors", "triton.runtime.errors", "torch.utils.cpp_extension")
+
+
+def _failure(error: BaseException, stage: Stage) -> wire.Failed:
+    if isinstance(error, BadOutput):
+        return wire.Failed("bad-output", stage, str(error)[:MAX_MESSAGE])
+    text = _first_line(error)
+    frames = _own_frames(error)
+    return wire.Failed(_verdict(error, text, stage), stage, "\n".join([text, *frames])[:MAX_MESSAGE])
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg}"
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({error.code!r})"
+    if isinstance(error, LookupError) and type(error) is LookupError:
+        return str(error)
+    return f"{type(error).__name__}: {error}".strip()
+
+
+def _own_frames(error: BaseException) -> list[str]:
+    """The frames of the submission's own files, outermost first; none of the harness's."""
+    here = os.getcwd() + os.sep
+    lines = []
+    if isinstance(error, SyntaxError) and (error.filename or "").startswith(here):
+        lines.append(f"  {os.path.basename(error.filename or '')}:{error.lineno}")
+        lines.append(f"    {(error.text or '').strip()}")
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith(here):
+            lines.append(f"  {frame.filename.removeprefix(here)}:{frame.lineno}, in {frame.name}")
+            lines.append(f"    {frame.line or ''}")
+    return lines[-20:]
+
+
+def _verdict(error: BaseException, text: str, stage: Stage) -> Any:
+    memory = ("can't allocate memory", "out of memory", "not enough memory")
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in text for words in memory):
+        return "out-of-memory"
+    if stage == "load":
+        return "load-failed"
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    if "Interpreter" not in name and (name.startswith(_COMPILERS) or "Error building extension" in text):
+        return "compile-failed"
+    return "crashed"
+
+
+def main(arguments: list[str]) -> None:
+    """Serve one referee until it says Quit or is gone."""
+    device, orders_fd, reports_fd, page_fd, memory_fd = arguments
+    sys.path.insert(0, os.getcwd())
+    with os.fdopen(int(orders_fd), "rb") as orders, os.fdopen(int(reports_fd), "wb") as reports:
+        Contestant(device, int(page_fd), int(memory_fd), reports, orders).obey()
+    sys.stdout.flush()
+    os._exit(0)  # threads and exit handlers of a submission have no say in when it ends
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

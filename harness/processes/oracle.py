@@ -1,0 +1,370 @@
+"""The oracle: the process that knows the answers. It makes inputs, computes what is expected, and judges.
+
+It runs the problem's own code and never any of the submission's. Expected outputs and the originals of the
+inputs stay in its private memory; only the arena of the case at hand is shared.
+
+    python -m harness.processes.oracle ORDERS_FD REPORTS_FD MEMORY_FD
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import platform
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any, BinaryIO
+
+import torch
+
+from harness import wire
+from harness.devices import describe_device
+from harness.judge import Finding, judge, poison
+from harness.problem import RowLimits
+from harness.processes import sharing
+
+MAX_SET_BYTES = 4 << 30
+"""Room for per-call inputs and outputs of one batch, at most, and at most a tenth of the device's memory."""
+JUDGED_ROWS = 64
+"""Rows of dimension 0 judged per output where the reference can be asked for rows."""
+
+
+@dataclass
+class Reference:
+    """The problem's module and what task.yml says about judging it."""
+
+    module: ModuleType
+    precisions: tuple[str | None, ...]
+    limits: dict[str | None, RowLimits] | None
+    shared_paths: tuple[tuple[str, ...], ...]
+
+    def has(self, name: str) -> bool:
+        """Whether the problem offers this optional function."""
+        return callable(getattr(self.module, name, None))
+
+    def generate(self, spec: dict[str, Any]) -> Any:
+        """Fresh data; a foreign generator may not know our optional names."""
+        return _call(self.module.generate_input, spec)
+
+
+@dataclass
+class Bench:
+    """The case at hand."""
+
+    spec: dict[str, Any]
+    arena: sharing.Arena
+    layout: dict[str, Any]
+    original: Any
+    """The data as generated: its shared inputs are what `refresh` starts from."""
+    inputs: list[Any]
+    outputs: list[Any]
+    fresh: dict[int, Any] = field(default_factory=dict)
+    """Private contents of the sets last renewed, by index: what the judge computes from."""
+    precision: dict[str, str | None] = field(default_factory=dict)
+    """The precision found nearest so far: asked first."""
+
+
+class Oracle:
+    """State between two orders."""
+
+    def __init__(self, orders: BinaryIO, reports: BinaryIO, memory_fd: int) -> None:
+        self._orders, self._reports, self._memory_fd = orders, reports, memory_fd
+        self._device = "cpu"
+        self._reference: Reference | None = None
+        self._bench: Bench | None = None
+
+    def obey(self) -> None:
+        """Orders until Quit or until the referee is gone."""
+        steps: dict[type, Callable[[Any], Any]] = {
+            wire.Open: self.open,
+            wire.Stage: self.stage,
+            wire.Renew: self.renew,
+            wire.Deal: self.deal,
+            wire.Judge: self.judge,
+            wire.Strike: self.strike,
+        }
+        while line := self._orders.readline(wire.MAX_LINE_BYTES + 1):
+            order = wire.decode(line.rstrip(b"\n"), wire.ORACLE_ORDERS)
+            if isinstance(order, wire.Quit):
+                return
+            try:
+                with torch.no_grad():
+                    report = steps[type(order)](order)
+            except Exception as error:  # noqa: BLE001  the problem's code may raise anything; the referee decides what it means
+                report = _trouble(type(order).__name__.lower(), error)
+            self._reports.write(wire.encode(report))
+            self._reports.flush()
+
+    @property
+    def reference(self) -> Reference:
+        """The opened problem."""
+        assert self._reference is not None
+        return self._reference
+
+    @property
+    def bench(self) -> Bench:
+        """The staged case."""
+        assert self._bench is not None
+        return self._bench
+
+    def _synchronize(self) -> None:
+        if self._device != "cpu":
+            torch.cuda.synchronize()
+
+    # --- one method an order ---------------------------------------------------------------------------
+
+    def open(self, order: wire.Open) -> wire.Opened:
+        """Import the reference and look at the device."""
+        self._device = order.device
+        if order.device == "cuda":
+            if not torch.cuda.is_available():
+                raise RuntimeError("torch sees no GPU")
+            torch.cuda.init()
+            torch.zeros(1, device="cuda")
+        sys.path.insert(0, order.folder)
+        os.chdir(order.folder)
+        module = importlib.import_module("reference")
+        tolerance = order.problem["tolerance"]
+        paths = tuple(tuple(path.split(".")) for path in order.problem["shared_inputs"])
+        renews = callable(getattr(module, "renew_input", None))
+        self._reference = Reference(
+            module,
+            tuple(order.problem["precisions"]) or (None,),
+            None if tolerance is None else {name or None: RowLimits(**values) for name, values in tolerance.items()},
+            paths if renews else (),  # without renew_input every set has contents of its own
+        )
+        return wire.Opened(describe_device(order.device), _software(), ())
+
+    def stage(self, order: wire.Stage) -> wire.Staged:
+        """Data, the form of the output, and an arena with as many input sets as fit."""
+        self.strike(wire.Strike())
+        original = self.reference.generate(order.spec)
+        output = self.reference.module.ref_kernel(_copy(original))
+        shared = {id(tensor): tensor for path in self.reference.shared_paths for tensor in _at(original, path)}
+        planner = sharing.Planner()
+        places = {key: planner.place(tensor) for key, tensor in shared.items()}
+        fixed_bytes = planner.size_bytes
+        first = (sharing.describe(original, planner, places), sharing.describe(output, planner))
+        set_bytes = planner.size_bytes - fixed_bytes + sharing.ALIGNMENT_BYTES
+        room = min(MAX_SET_BYTES, (describe_device(self._device)["memory_bytes"] or MAX_SET_BYTES) // 10)
+        sets = max(1, min(order.max_sets, room // set_bytes))
+        plans = [first] + [
+            (sharing.describe(original, planner, places), sharing.describe(output, planner)) for _ in range(sets - 1)
+        ]
+        layout = {"inputs": [plan[0] for plan in plans], "outputs": [plan[1] for plan in plans]}
+        del output
+        arena = sharing.allocate(max(planner.size_bytes, 1), self._device, self._memory_fd)
+        self._bench = Bench(
+            dict(order.spec),
+            arena,
+            layout,
+            original,
+            [sharing.rebuild(plan, arena.bytes) for plan in layout["inputs"]],
+            [sharing.rebuild(plan, arena.bytes) for plan in layout["outputs"]],
+        )
+        return wire.Staged(layout, arena.handle, max(planner.size_bytes, 1), sets)
+
+    def renew(self, order: wire.Renew) -> wire.Renewed:
+        """Fresh private contents for the coming batch: large shared parts moved, the rest drawn anew."""
+        bench, reference = self.bench, self.reference
+        draw = random.Random(order.seed)
+        bench.fresh = {}
+        base = bench.original
+        if not order.keep_first and reference.shared_paths and reference.has("refresh"):
+            base = reference.module.refresh(base, draw.randrange(1 << 20))
+        for position, index in enumerate(order.indices):
+            keep = order.keep_first and position == 0
+            spec = bench.spec if keep else {**bench.spec, "seed": draw.randrange(1 << 62)}
+            if keep:
+                bench.fresh[index] = base
+            elif reference.has("renew_input"):
+                bench.fresh[index] = _call(reference.module.renew_input, spec, base)
+            else:
+                bench.fresh[index] = reference.generate(spec)
+        self._synchronize()
+        return wire.Renewed()
+
+    def deal(self, order: wire.Deal) -> wire.Dealt:
+        """What the contestant will find: fresh inputs, poisoned outputs."""
+        bench = self.bench
+        done: set[int] = set()
+        for index, fresh in bench.fresh.items():
+            for place, content in zip(sharing.tensors(bench.inputs[index]), sharing.tensors(fresh), strict=True):
+                if place.data_ptr() not in done or place.numel() == 0:
+                    place.copy_(content)
+                    done.add(place.data_ptr())
+            for tensor in sharing.tensors(bench.outputs[index]):
+                poison(tensor)
+        self._synchronize()
+        return wire.Dealt()
+
+    def judge(self, order: wire.Judge) -> wire.Judged:
+        """Take the sealed outputs out of reach, then judge them in random order while the budget lasts."""
+        bench = self.bench
+        sealed = {index: _copy(bench.outputs[index]) for index in bench.fresh}
+        self._synchronize()
+        deadline = time.perf_counter_ns() + order.budget_ns
+        indices = random.sample(list(sealed), len(sealed))
+        everything = order.budget_ns == 0
+        worst: Finding | None = None
+        published: tuple[bool, str] | None = None
+        judged = 0
+        for index in indices:
+            finding, verdict = self._judge_one(bench.fresh[index], sealed[index], order.published, everything)
+            judged += 1
+            published = verdict if published is None or published[0] else published
+            if worst is None or (finding.ok, -finding.distance) < (worst.ok, -worst.distance):
+                worst = finding
+            if not finding.ok or (not everything and time.perf_counter_ns() > deadline):
+                break
+        assert worst is not None
+        return wire.Judged(
+            judged,
+            worst.ok,
+            "never written" in worst.message,
+            worst.message,
+            worst.precision,
+            worst.row_error if worst.row_error is None else min(worst.row_error, 1e30),
+            worst.row_limit,
+            worst.mismatched,
+            None if published is None else ("pass" if published[0] else "fail"),
+            "" if published is None else published[1][:500],
+        )
+
+    def _judge_one(
+        self, data: Any, output: Any, published: bool, everything: bool
+    ) -> tuple[Finding, tuple[bool, str] | None]:
+        reference = self.reference
+        check = None
+        if reference.limits is None or published:
+            check = _published(reference.module, data, output)
+        if reference.limits is None:
+            assert check is not None
+            return Finding(check[0], "" if check[0] else check[1] or "the problem's own check says no"), check
+        rows = None if everything else self._some_rows(output)
+        chosen = output if rows is None else output[rows]
+        known = self.bench.precision.get("nearest", "")
+        order = sorted(reference.precisions, key=lambda name: name != known)
+        finding: Finding | None = None
+        for name in order:
+            want = self._expected(data, name, rows)
+            found = judge(chosen, {name: want}, reference.limits)
+            if rows is not None and found.message:
+                found = replace(
+                    found, message=f"among rows {rows[0]} to {rows[-1]}, {len(rows)} of them judged: {found.message}"
+                )
+            if finding is None or (found.ok, -found.distance) > (finding.ok, -finding.distance):
+                finding = found
+            if found.ok and name == known:
+                break
+        assert finding is not None
+        if finding.ok:
+            self.bench.precision["nearest"] = finding.precision
+        return finding, check
+
+    def _expected(self, data: Any, precision: str | None, rows: torch.Tensor | None) -> torch.Tensor:
+        module = self.reference.module
+        if not self.reference.has("expected"):
+            want = module.ref_kernel(_copy(data)).float()
+            return want if rows is None else want[rows]
+        return module.expected(data, precision=precision, rows=rows)
+
+    def _some_rows(self, output: Any) -> torch.Tensor | None:
+        """Rows to judge in a timed batch: random, drawn after it ended; None for all."""
+        if not isinstance(output, torch.Tensor) or output.dim() < 2 or output.shape[0] <= JUDGED_ROWS:
+            return None
+        if not self.reference.has("expected"):
+            return None
+        rows = random.sample(range(output.shape[0]), JUDGED_ROWS)
+        return torch.tensor(sorted(rows), dtype=torch.int64, device=output.device)
+
+    def strike(self, order: wire.Strike) -> wire.Struck:
+        """Free the case."""
+        if self._bench is not None:
+            arena = self._bench.arena
+            self._bench = None
+            arena.close()
+        if self._device != "cpu":
+            torch.cuda.empty_cache()
+        return wire.Struck()
+
+
+def _call(function: Callable[..., Any], spec: dict[str, Any], *positional: Any) -> Any:
+    """Call with the names of a case, leaving out `seed` where the function does not take it."""
+    accepted = inspect.signature(function).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
+    return function(*positional, **{k: v for k, v in spec.items() if takes_any or k in accepted or k != "seed"})
+
+
+def _at(data: Any, path: tuple[str, ...]) -> list[torch.Tensor]:
+    """All tensors of the subtree at a path of tuple indices and dict keys."""
+    for step in path:
+        data = data[step] if isinstance(data, dict) else data[int(step)]
+    return sharing.tensors(data)
+
+
+def _copy(tree: Any) -> Any:
+    """The same tree with tensors of its own."""
+    if isinstance(tree, torch.Tensor):
+        return tree.clone()
+    if isinstance(tree, tuple | list):
+        return type(tree)(_copy(item) for item in tree)
+    if isinstance(tree, dict):
+        return {key: _copy(item) for key, item in tree.items()}
+    return tree
+
+
+def _published(module: ModuleType, data: Any, output: Any) -> tuple[bool, str] | None:
+    """The verdict of the check published for the competition; old ones return only a text, empty when right."""
+    check = getattr(module, "check_implementation", None)
+    if check is None:
+        return None
+    answer = check(data, output)
+    if isinstance(answer, str):
+        return answer == "", answer
+    ok, message = answer
+    return bool(ok), str(message or "")
+
+
+def _software() -> dict[str, Any]:
+    try:
+        from importlib.metadata import version
+
+        triton = version("triton")
+    except ImportError:
+        triton = None
+    runtime = f"HIP {torch.version.hip}" if torch.version.hip else None
+    if torch.version.cuda:
+        runtime = f"CUDA {torch.version.cuda}"
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": triton,
+        "runtime": runtime,
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def _trouble(stage: str, error: Exception) -> wire.Trouble:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return wire.Trouble(stage, f"{type(error).__name__}: {error}{place}"[:4000], memory)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve one referee."""
+    orders_fd, reports_fd, memory_fd = map(int, arguments)
+    with os.fdopen(orders_fd, "rb") as orders, os.fdopen(reports_fd, "wb") as reports:
+        Oracle(orders, reports, memory_fd).obey()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

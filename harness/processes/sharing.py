@@ -1,0 +1,164 @@
+"""Buffers that two processes see: one arena per case, and the plan of what lies where in it.
+
+The oracle allocates the arena as one allocation of its own (an IPC handle opens a whole allocation, so
+nothing else may live in it); the contestant attaches it. On a GPU the arena is device memory passed as an
+IPC handle; on the CPU it is an unnamed file in memory whose descriptor both processes were given at birth,
+so that nothing can be left behind however either of them ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import torch
+
+from harness.devices import gpu_driver
+
+ALIGNMENT_BYTES = 512
+"""Every buffer starts on a multiple of this, as the frameworks' own allocators do."""
+
+Tree = Any
+"""Nested tuples, lists and dicts of tensors and plain values; described as JSON by `describe`."""
+
+
+class Arena:
+    """One shared allocation, `bytes` a uint8 tensor [size] over it."""
+
+    def __init__(self, raw: torch.Tensor, handle: str, release: Any) -> None:
+        self.bytes = raw
+        self.handle = handle
+        self._release = release
+
+    def close(self) -> None:
+        """Give the memory back; no tensor over it may be used afterwards."""
+        self.bytes = torch.empty(0, dtype=torch.uint8)
+        self._release()
+
+
+def allocate(size_bytes: int, device: str, memory_fd: int) -> Arena:
+    """The oracle's side: a new arena. MemoryError when the device or the machine has no room."""
+    if device == "cpu":
+        os.ftruncate(memory_fd, max(size_bytes, os.fstat(memory_fd).st_size))
+        return _map_file(memory_fd, size_bytes)
+    driver = gpu_driver()
+    pointer = driver.allocate(size_bytes)
+    handle = driver.export(pointer)
+    return Arena(_device_bytes(pointer, size_bytes), handle.hex(), lambda: driver.free(pointer))
+
+
+def attach(handle: str, size_bytes: int, device: str, memory_fd: int) -> Arena:
+    """The contestant's side of `allocate`."""
+    if device == "cpu":
+        return _map_file(memory_fd, size_bytes)
+    driver = gpu_driver()
+    pointer = driver.open(bytes.fromhex(handle))
+    return Arena(_device_bytes(pointer, size_bytes), handle, lambda: driver.close(pointer))
+
+
+def _map_file(memory_fd: int, size_bytes: int) -> Arena:
+    # The mapping is unmapped when the last tensor over it is gone, not before: a submission may have kept one.
+    mapping = mmap.mmap(memory_fd, size_bytes)
+    return Arena(torch.frombuffer(mapping, dtype=torch.uint8), "", lambda: None)
+
+
+class _DeviceBytes:
+    """What torch needs to see memory that it did not allocate (CUDA array interface, version 3; HIP alike)."""
+
+    def __init__(self, pointer: int, size_bytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size_bytes,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 3,
+        }
+
+
+def _device_bytes(pointer: int, size_bytes: int) -> torch.Tensor:
+    return torch.as_tensor(_DeviceBytes(pointer, size_bytes), device="cuda")
+
+
+# --- the plan: trees of tensors as JSON --------------------------------------------------------------------
+
+
+class Planner:
+    """Hands out places in an arena that does not exist yet; `size_bytes` is what it will have to hold."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+    def place(self, tensor: torch.Tensor) -> dict[str, Any]:
+        """A place for a tensor of this shape, dtype and these strides: its JSON description."""
+        start = -(-self.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        self.size_bytes = start + span_bytes(tensor)
+        return {
+            "offset": start,
+            "bytes": span_bytes(tensor),
+            "shape": list(tensor.shape),
+            "stride": list(tensor.stride()),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+        }
+
+
+def span_bytes(tensor: torch.Tensor) -> int:
+    """Bytes from the first to the last element of a tensor, in its own strides."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def describe(tree: Tree, planner: Planner, shared: dict[int, Any] | None = None) -> Any:
+    """A tree as JSON, each tensor given a place; tensors whose id is a key of `shared` get that description."""
+    if isinstance(tree, torch.Tensor):
+        known = (shared or {}).get(id(tree))
+        return {"tensor": known if known is not None else planner.place(tree)}
+    if isinstance(tree, tuple | list):
+        kind = "tuple" if isinstance(tree, tuple) else "list"
+        return {kind: [describe(item, planner, shared) for item in tree]}
+    if isinstance(tree, dict):
+        return {"dict": [[key, describe(item, planner, shared)] for key, item in tree.items()]}
+    if isinstance(tree, torch.dtype):
+        return {"dtype": str(tree).removeprefix("torch.")}
+    if tree is None or isinstance(tree, bool | int | float | str):
+        return {"value": tree}
+    raise TypeError(f"a {type(tree).__name__} in the data cannot be handed to another process")
+
+
+def rebuild(plan: Any, arena: torch.Tensor) -> Tree:
+    """The tree that `describe` described, its tensors views of the arena's bytes, each with a storage of its own."""
+    ((kind, content),) = plan.items()
+    if kind == "tensor":
+        return _view(content, arena)
+    if kind == "tuple":
+        return tuple(rebuild(item, arena) for item in content)
+    if kind == "list":
+        return [rebuild(item, arena) for item in content]
+    if kind == "dict":
+        return {key: rebuild(item, arena) for key, item in content}
+    if kind == "dtype":
+        return getattr(torch, content)
+    return content
+
+
+def _view(place: dict[str, Any], arena: torch.Tensor) -> torch.Tensor:
+    dtype = getattr(torch, place["dtype"])
+    if place["bytes"] == 0:
+        return torch.empty_strided(place["shape"], place["stride"], dtype=dtype, device=arena.device)
+    if arena.device.type == "cpu":
+        raw = arena[place["offset"] : place["offset"] + place["bytes"]]
+    else:
+        raw = _device_bytes(arena.data_ptr() + place["offset"], place["bytes"])
+    return raw.view(dtype).as_strided(place["shape"], place["stride"])
+
+
+def tensors(tree: Tree) -> list[torch.Tensor]:
+    """All tensors of a tree, in order."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, tuple | list):
+        return [tensor for item in tree for tensor in tensors(item)]
+    return []

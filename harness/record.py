@@ -1,0 +1,235 @@
+"""What one evaluation left behind: frozen, plain data that goes to JSON and comes back the same.
+
+Raw readings are kept and nothing is derived here: summaries, ranks and opinions are computed from a
+record (harness.statistics, leaderboard.ranking), so that they can change without measuring again.
+Durations are nanoseconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from harness.wire import read_dataclass
+
+FORMAT = 1
+"""Version of this layout, raised when a field changes its meaning."""
+
+Mode = Literal["test", "benchmark", "leaderboard"]
+Verdict = Literal[
+    "passed",
+    "wrong",
+    "bad-output",
+    "load-failed",
+    "compile-failed",
+    "crashed",
+    "out-of-memory",
+    "timed-out",
+    "protocol-violation",
+    "not-run",
+]
+Doubt = Literal["clocks-disagree", "below-roofline", "async-work", "input-modified", "state-carried", "sandbox-denied"]
+TimingClass = Literal["gated", "host-synchronising", "cpu", "interpreter"]
+"""gated: GPU time between the gate's release and the GPU's done-word. host-synchronising: wall time of single
+calls of a kernel that waits for the GPU itself. cpu: wall time on the CPU. interpreter: wall time of Triton's
+interpreter. Numbers of different classes are never ranked beside each other."""
+
+Scalar = int | bool | str | float
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The file that was judged."""
+
+    filename: str
+    author: str
+    sha256: str
+    """Of the file's bytes."""
+    source: str
+    is_baseline: bool = False
+    """True for the problem's shipped torch baseline, unchanged."""
+
+
+@dataclass(frozen=True)
+class ProblemVersion:
+    """Which problem, and exactly which version of it: boards are per content hash."""
+
+    name: str
+    content_hash: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """The machine's device as the oracle saw it."""
+
+    kind: Literal["cuda", "rocm", "cpu"]
+    model: str
+    memory_bytes: int | None = None
+    cache_bytes: int | None = None
+    """Size of the last-level cache that a flush has to replace."""
+    units: int | None = None
+    """Multiprocessors, compute units or cores."""
+    architecture: str | None = None
+    """sm_90, gfx950, x86_64."""
+    driver: str | None = None
+
+
+@dataclass(frozen=True)
+class Software:
+    """Versions that can move a number."""
+
+    podium: str
+    python: str
+    torch: str
+    triton: str | None
+    runtime: str | None
+    """CUDA or HIP runtime of torch."""
+    system: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One protection around the contestant, and whether this machine could give it."""
+
+    name: str
+    applied: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a submission's run, or one case of it, ended."""
+
+    verdict: Verdict
+    message: str = ""
+    """For a person: what happened, in a line or a short paragraph."""
+    stage: str = ""
+    """load, compile, call, rehearse, batch: where it ended."""
+
+    def __post_init__(self) -> None:
+        if self.verdict != "passed" and not self.message:
+            raise ValueError(f"an outcome {self.verdict!r} needs a message that says why")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the oracle found in one case's outputs."""
+
+    calls: int
+    """Outputs judged."""
+    precision: str | None
+    """The declared precision whose reference was nearest, None when the problem declares none."""
+    row_error: float | None
+    """Worst row's ||out - ref|| / ||ref||, None when there was nothing finite to compare."""
+    row_limit: float | None
+    mismatched: float | None
+    """Share of elements outside atol + rtol * |ref|."""
+    gpumode: Literal["pass", "fail"] | None = None
+    """Whether the tolerance published for the competition would accept these outputs."""
+    gpumode_message: str = ""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One released gate: `calls` calls between two looks at the referee's clock."""
+
+    calls: int
+    reading_ns: int
+    """External reading: from release to done, on the referee's clock."""
+    empty_ns: int
+    """The same for the empty batch beside it: same flushes, events and seals, no call."""
+    claims_ns: tuple[float, ...] = ()
+    """The contestant's own event readings per call, empty event pair not subtracted."""
+
+    def __post_init__(self) -> None:
+        if self.calls < 1 or self.reading_ns <= 0 or self.empty_ns < 0:
+            raise ValueError(f"impossible batch {self}")
+
+    @property
+    def per_call_ns(self) -> float:
+        """Time of one call, external clock."""
+        return (self.reading_ns - self.empty_ns) / self.calls
+
+
+@dataclass(frozen=True)
+class Timing:
+    """All readings of one benchmark case."""
+
+    batches: tuple[Batch, ...]
+    empty_claim_ns: float | None = None
+    """What the contestant's events read around nothing; subtract it from a claim."""
+    roofline_ns: float | None = None
+    """The least time that the device's peak rates allow for this case; None where they are not known."""
+    roofline_bound: Literal["memory", "compute"] | None = None
+    stopped_by: Literal["precision", "time", "batches"] = "batches"
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One case: what was asked, how it ended, and its readings if it was timed."""
+
+    name: str
+    """The case as `key=value` words."""
+    stage: Literal["test", "benchmark"]
+    spec: dict[str, Scalar]
+    outcome: Outcome
+    judgement: Judgement | None = None
+    timing: Timing | None = None
+    doubts: tuple[Doubt, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.timing is not None and self.outcome.verdict != "passed":
+            raise ValueError(f"{self.name}: a time is only shown for a case that passed")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One submission, evaluated once."""
+
+    id: str
+    created: str
+    """UTC, ISO 8601."""
+    mode: Mode
+    problem: ProblemVersion
+    submission: Submission
+    device: Device
+    software: Software
+    timing_class: TimingClass
+    isolation: tuple[Layer, ...]
+    outcome: Outcome
+    """The first thing that went wrong, or passed."""
+    cases: tuple[CaseResult, ...]
+    stages_ns: dict[str, int]
+    """Wall time by stage."""
+    notes: tuple[str, ...] = ()
+    """What this machine could not give, and other remarks that decide nothing."""
+    output: str = ""
+    """The end of what the submission printed."""
+    format: int = FORMAT
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Every doubt of any case, once, in order of appearance."""
+        return tuple(dict.fromkeys(doubt for case in self.cases for doubt in case.doubts))
+
+    @property
+    def timed(self) -> tuple[CaseResult, ...]:
+        """The cases that have readings."""
+        return tuple(case for case in self.cases if case.timing is not None)
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether this record may stand on a board: a whole leaderboard run that passed without a doubt."""
+        return self.mode == "leaderboard" and self.outcome.verdict == "passed" and not self.doubts and bool(self.timed)
+
+
+def to_dict(record: Any) -> dict[str, Any]:
+    """A record (or any dataclass of this module) as JSON-ready data."""
+    return dataclasses.asdict(record)
+
+
+def from_dict(kind: type[R], data: Any, where: str = "record") -> R:
+    """The dataclass `kind` from what `to_dict` gave; ValueError names the field that does not fit."""
+    return read_dataclass(kind, data, where)

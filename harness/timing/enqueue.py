@@ -1,0 +1,127 @@
+"""What the contestant puts on the GPU's queue around its calls: gate, flush, touch, events, seal, done.
+
+All of it runs in the contestant's process, which may tamper with it; nothing here decides anything. The
+time that counts is read by the referee (timing.gate), the outputs that count lie in the oracle's buffers.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+
+import torch
+import triton
+import triton.language as tl
+
+from harness.timing.gate import DONE, EXPIRED, PAGE_BYTES, RELEASE
+
+_BLOCK = 8192
+
+
+@triton.jit(do_not_specialize=["generation", "polls"])
+def _gate_kernel(words, generation, polls, release: tl.constexpr, expired: tl.constexpr):
+    seen = tl.load(words + release, volatile=True)
+    tries = 0
+    while (seen < generation) & (tries < polls):
+        seen = tl.load(words + release, volatile=True)
+        tries += 1
+    if seen < generation:
+        tl.atomic_xchg(words + expired, generation, sem="release", scope="sys")
+
+
+@triton.jit(do_not_specialize=["generation"])
+def _done_kernel(words, generation, done: tl.constexpr):
+    tl.atomic_xchg(words + done, generation, sem="release", scope="sys")
+
+
+@triton.jit(do_not_specialize=["count"])
+def _read_kernel(source, sink, count, block: tl.constexpr):
+    """Read `count` zeros; the store never happens, and the compiler cannot know."""
+    offsets = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    total = tl.sum(tl.load(source + offsets, mask=offsets < count, other=0))
+    if total != 0:
+        tl.store(sink, total)
+
+
+class Queue:
+    """One contestant's GPU queue with the harness's own commands. Sizes in bytes, times in ns."""
+
+    def __init__(self, page_descriptor: int, cache_bytes: int, calls: int = 32) -> None:
+        self._mapping = mmap.mmap(page_descriptor, PAGE_BYTES)
+        self._words = torch.frombuffer(self._mapping, dtype=torch.int32)
+        # Flag 2 maps the page into the device's address space; Triton then takes the tensor as it is.
+        code = torch.cuda.cudart().cudaHostRegister(self._words.data_ptr(), PAGE_BYTES, 2)
+        if int(code) != 0:
+            raise RuntimeError(f"the driver would not map the gate's page (error {int(code)})")
+        self._cache_bytes = cache_bytes
+        # A flush by reading: written lines would be written back on the timed kernel's time.
+        self._flush = torch.zeros(2 * cache_bytes // 4, dtype=torch.int32, device="cuda")
+        self._sink = torch.zeros(1, dtype=torch.int32, device="cuda")
+        self._events = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(calls)
+        ]
+
+    def rehearse(self) -> None:
+        """Run each of the harness's kernels once: loading one behind a closed gate would wait for ever."""
+        opened = self._words[RELEASE].item()
+        self._gate(opened, 1)
+        self._gate(opened + 1, 1)  # takes the branch that gives up
+        self.flush()
+        _done_kernel[(1,)](self._words, int(self._words[DONE].item()), DONE, num_warps=1)
+        for start, end in self._events:
+            start.record()
+            end.record()
+        torch.cuda.synchronize()
+        self._words[EXPIRED] = 0
+
+    def _gate(self, generation: int, polls: int) -> None:
+        _gate_kernel[(1,)](self._words, generation, polls, RELEASE, EXPIRED, num_warps=1)
+
+    def _read(self, buffer: torch.Tensor) -> None:
+        _read_kernel[(triton.cdiv(buffer.numel(), _BLOCK),)](buffer, self._sink, buffer.numel(), _BLOCK)
+
+    def flush(self) -> None:
+        """Replace the cache's contents by reading other memory."""
+        self._read(self._flush)
+
+    def touch_buffer(self, size_bytes: int) -> torch.Tensor | None:
+        """Zeros [size/4] int32 to stand for an output in empty batches; None where they would fill the cache."""
+        if not 4 <= size_bytes <= self._cache_bytes // 4:
+            return None
+        return torch.zeros(size_bytes // 4, dtype=torch.int32, device="cuda")
+
+    def enqueue(
+        self,
+        generation: int | None,
+        order: Sequence[int],
+        call: Callable[[int], object] | None,
+        seal: Callable[[int, object], None],
+        touch: torch.Tensor | None,
+        polls: int,
+    ) -> bool:
+        """Enqueue a batch behind the gate of `generation` (None: no gate); True if the gate gave up meanwhile.
+
+        Each call: flush, touch, event, `call(index)`, event, `seal(index, output)`. The touch brings the
+        empty batch's stand-in output into the cache, where a real output lies when it is sealed, in both
+        kinds of batch; so the seal costs the same in both.
+        """
+        torch.cuda.synchronize()
+        if generation is not None:
+            self._gate(generation, polls)
+        for (start, end), index in zip(self._events, order, strict=False):
+            self.flush()
+            if touch is not None:
+                self._read(touch)
+            start.record()
+            output = call(index) if call else None
+            end.record()
+            seal(index, output)
+        if generation is None:
+            return False
+        _done_kernel[(1,)](self._words, generation, DONE, num_warps=1)
+        return bool(self._words[EXPIRED].item() == generation)
+
+    def claims_ns(self, calls: int) -> list[float]:
+        """Wait for the device; the events' reading of each of the first `calls` calls of the last batch."""
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) * 1e6 for start, end in self._events[:calls]]

@@ -1,0 +1,1 @@
+"""What happened, kept and ranked: the store of records and the boards made from them."""

@@ -1,0 +1,324 @@
+"""Whole runs on the CPU device: every way a submission can end, and that the next one works."""
+
+from __future__ import annotations
+
+import glob
+import os
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.evaluate import Request, evaluate
+from harness.problem import load_problem
+from harness.processes.isolation import Limits
+from harness.record import Mode, Record, from_dict, to_dict
+from harness.submission import read_submission
+
+PROBLEM = Path(__file__).parent / "problems" / "doubling"
+RIGHT = "def custom_kernel(data):\n    return 2 * data[0] + data[1]\n"
+FAST = Limits(load_s=30, compile_s=30, call_s=30)
+Run = Callable[..., Record]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """Evaluate a submission's text on the CPU; afterwards nothing of it may be left."""
+    before = _leftovers()
+
+    def submit(source: str, mode: Mode = "test", limits: Limits = FAST) -> Record:
+        file = tmp_path / "kernel.py"
+        file.write_text(textwrap.dedent(source))
+        request = Request(
+            load_problem(PROBLEM), read_submission(file, "somebody"), mode, "cpu", tmp_path / "caches", limits=limits
+        )
+        return evaluate(request)
+
+    yield submit
+    assert _leftovers() - before == set()
+
+
+def _leftovers() -> set[str]:
+    """Folders, shared memory, descriptors and child processes of runs."""
+    folders = set(glob.glob(f"{tempfile.gettempdir()}/podium-{os.getpid()}-*")) | set(glob.glob("/dev/shm/*"))
+    descriptors = {f"descriptor {name}" for name in os.listdir("/proc/self/fd")}
+    children = set()
+    for stat in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            words = Path(stat).read_bytes()
+        except OSError:
+            continue
+        if b"harness.processes" in words or b"warden.py" in words:
+            children.add(stat)
+    return folders | descriptors | children
+
+
+def end(record: Record) -> tuple[str, str]:
+    return record.outcome.verdict, record.outcome.message
+
+
+def test_a_right_kernel_passes_every_test_case(run: Run) -> None:
+    record = run(RIGHT)
+    assert end(record) == ("passed", "")
+    assert [case.name for case in record.cases] == [
+        "rows=4 columns=32 seed=1",
+        "rows=3 columns=7 seed=2",
+        "rows=70 columns=8 seed=3",
+    ]
+    assert [case.outcome.verdict for case in record.cases] == ["passed"] * 3
+    judgement = record.cases[0].judgement
+    assert judgement is not None
+    assert (judgement.calls, judgement.gpumode, judgement.row_error) == (2, "pass", 0.0)
+    assert {layer.name for layer in record.isolation if layer.applied} >= {
+        "own session",
+        "clean environment",
+        "scratch folder",
+    }
+
+
+def test_a_leaderboard_run_is_timed_on_the_referee_s_clock_with_secret_seeds(run: Run) -> None:
+    record = run("import time\n" + RIGHT.replace("return", "time.sleep(0.002); return"), mode="leaderboard")
+    assert end(record) == ("passed", "")
+    assert record.is_ranked
+    assert record.timing_class == "cpu"
+    timed = record.timed
+    assert len(timed) == 3
+    assert {case.spec["seed"] for case in timed}.isdisjoint({1, 2, 3})
+    for case in timed:
+        assert case.timing is not None
+        assert len(case.timing.batches) >= 8
+        assert min(batch.per_call_ns for batch in case.timing.batches) > 1.5e6
+    assert from_dict(Record, to_dict(record)) == record
+    assert set(record.stages_ns) >= {"start", "load", "test", "benchmark"}
+
+
+def test_a_wrong_kernel_fails_and_every_case_is_still_shown(run: Run) -> None:
+    record = run(
+        """
+        def custom_kernel(data):
+            out = 2 * data[0] + data[1]
+            if out.shape[0] == 3:
+                out[1, 2:] = 0
+            return out
+        """,
+        mode="leaderboard",
+    )
+    assert [case.outcome.verdict for case in record.cases] == [
+        "passed",
+        "wrong",
+        "passed",
+        "not-run",
+        "not-run",
+        "not-run",
+    ]
+    assert record.outcome.verdict == "wrong"
+    assert "row 1 is" in record.outcome.message
+    assert record.cases[1].judgement is not None
+    assert record.cases[1].judgement.gpumode == "fail"
+    assert not record.is_ranked
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", "defines no custom_kernel"),
+        ("def custom_kernel(data:\n    return 1\n", "submission.py:1\n    def custom_kernel(data:"),
+        ("import numpy\nimport no_such_package\n", "No module named 'no_such_package'\n  submission.py:2, in <module>"),
+        ("custom_kernel = 3\n", "custom_kernel is not callable"),
+        ("def custom_kernel(a, b): return a\n", "must take exactly one argument"),
+        ("def custom_kernel(): return 0\n", "must take exactly one argument"),
+        ("raise SystemExit(0)\n", "it called sys.exit(0)"),
+        ("import os\nprint('all tests passed')\nos._exit(0)\n", "exit status 0"),
+        ("def deep(): raise ValueError('no')\n\n\ndeep()\n", "ValueError: no\n  submission.py:4, in <module>\n    deep()"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_loaded_says_where(run: Run, source: str, message: str) -> None:
+    record = run(source)
+    assert record.outcome.verdict == "load-failed"
+    assert message in record.outcome.message
+    assert "harness" not in record.outcome.message
+    assert {case.outcome.verdict for case in record.cases} == {"not-run"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "verdict", "message"),
+    [
+        ("None", "bad-output", "the output is None; expected float32 [4, 32] on cpu"),
+        ("[right]", "bad-output", "the output is a list of 1"),
+        ("3", "bad-output", "the output is a int"),
+        ("right[:2]", "bad-output", "the output is float32 [2, 32] on cpu"),
+        ("right.half()", "bad-output", "the output is float16 [4, 32] on cpu"),
+        ("right.T.contiguous().T", "bad-output", "with strides [1, 4]"),
+        ("right[:1].expand(4, 32)", "bad-output", "with strides [0, 1]"),
+        ("right.to('meta')", "bad-output", "on meta"),
+        ("right.to_sparse()", "bad-output", "in layout torch.sparse_coo"),
+        ("right * float('nan')", "wrong", "NaN where the reference is finite"),
+        ("torch.zeros_like(right)", "wrong", "row"),
+    ],
+)
+def test_what_is_no_output_is_described(run: Run, expression: str, verdict: str, message: str) -> None:
+    record = run(
+        f"import torch\ndef custom_kernel(data):\n    right = 2 * data[0] + data[1]\n    return {expression}\n"
+    )
+    assert record.outcome.verdict == verdict
+    assert message in record.outcome.message
+
+
+def test_a_raise_in_the_third_case_is_that_case_s_end_only(run: Run) -> None:
+    record = run(
+        """
+        def custom_kernel(data):
+            if data[0].shape[0] == 70:
+                raise RuntimeError("seventy rows are\\nnot supported")
+            return 2 * data[0] + data[1]
+        """
+    )
+    assert [case.outcome.verdict for case in record.cases] == ["passed", "passed", "crashed"]
+    assert record.outcome.message.startswith(
+        "RuntimeError: seventy rows are\nnot supported\n  submission.py:4, in custom_kernel"
+    )
+
+
+def test_a_segfault_ends_its_case_and_the_others_run_in_a_fresh_process(run: Run) -> None:
+    record = run(
+        """
+        import ctypes
+        def custom_kernel(data):
+            if data[0].shape[0] == 3:
+                ctypes.string_at(0)
+            return 2 * data[0] + data[1]
+        """
+    )
+    assert [case.outcome.verdict for case in record.cases] == ["passed", "crashed", "passed"]
+    assert "SIGSEGV" in record.outcome.message
+
+
+def test_a_kernel_that_never_returns_is_timed_out(run: Run) -> None:
+    record = run("def custom_kernel(data):\n    while True: pass\n", limits=Limits(load_s=30, compile_s=1, call_s=1))
+    assert {case.outcome.verdict for case in record.cases} == {"timed-out"}
+    assert record.outcome.message == "nothing came back within 1 s"
+
+
+def test_an_import_that_never_returns_is_timed_out(run: Run) -> None:
+    record = run("import time\ntime.sleep(1000)\n", limits=Limits(load_s=1, compile_s=1, call_s=1))
+    assert record.outcome.verdict == "timed-out"
+    assert "while it was imported" in record.outcome.message
+
+
+def test_a_kernel_that_eats_memory_is_stopped(run: Run) -> None:
+    record = run(
+        """
+        import torch
+        hold = []
+        def custom_kernel(data):
+            while True:
+                hold.append(torch.ones(16 << 20))
+        """,
+        limits=Limits(load_s=30, compile_s=30, call_s=30, memory_bytes=1 << 30),
+    )
+    assert {case.outcome.verdict for case in record.cases} == {"out-of-memory"}
+
+
+def test_an_allocation_that_is_refused_is_out_of_memory(run: Run) -> None:
+    record = run("import torch\ndef custom_kernel(data):\n    return torch.empty(1 << 60, dtype=torch.uint8)\n")
+    assert record.outcome.verdict == "out-of-memory"
+
+
+def test_a_gigabyte_of_prints_is_drained_and_dropped(run: Run) -> None:
+    record = run(
+        """
+        def custom_kernel(data):
+            for _ in range(170):
+                print("x" * 1_000_000)
+            return 2 * data[0] + data[1]
+        """
+    )
+    assert end(record) == ("passed", "")
+    assert "were dropped" in record.output
+    assert len(record.output) < 60_000
+
+
+def test_forged_reports_are_a_violation_and_never_a_pass(run: Run) -> None:
+    record = run(
+        """
+        import os, stat
+        for descriptor in range(3, 64):
+            try:
+                if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                    os.write(descriptor, b'{"kind":"Judged","ok":true}\\n')
+            except OSError:
+                pass
+        def custom_kernel(data):
+            return data[0]
+        """
+    )
+    assert record.outcome.verdict == "protocol-violation"
+
+
+def test_a_kernel_that_leaves_children_leaves_none(run: Run) -> None:
+    record = run(
+        """
+        import subprocess
+        def custom_kernel(data):
+            subprocess.Popen(["sleep", "600"])
+            return 2 * data[0] + data[1]
+        """
+    )
+    assert record.outcome.verdict == "passed"
+    for stat in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            assert Path(stat).read_bytes() != b"sleep\x00600\x00"
+        except FileNotFoundError:
+            continue
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        """
+        cache = {}
+        def custom_kernel(data):
+            key = data[0].data_ptr()
+            if key not in cache:
+                cache[key] = 2 * data[0] + data[1]
+            return cache[key]
+        """,
+        """
+        calls = 0  # right for as long as the tests last
+        def custom_kernel(data):
+            global calls
+            calls += 1
+            return 2 * data[0] + data[1] if calls < 9 else data[0]
+        """,
+        """
+        kept = {}  # the shared part, from an earlier batch
+        def custom_kernel(data):
+            return 2 * data[0] + kept.setdefault(data[1].shape, data[1].clone())
+        """,
+    ],
+    ids=["by address", "by count", "shared part"],
+)
+def test_remembering_an_answer_is_worth_nothing(run: Run, source: str) -> None:
+    record = run(source, mode="leaderboard")
+    assert record.outcome.verdict == "wrong"
+    assert not record.is_ranked
+
+
+def test_a_kernel_cannot_shrink_the_shared_memory_under_the_oracle(run: Run) -> None:
+    record = run(
+        """
+        import os
+        for descriptor in range(3, 64):
+            try:
+                if "podium" in os.readlink(f"/proc/self/fd/{descriptor}"):
+                    os.ftruncate(descriptor, 0)
+            except OSError as error:
+                print("refused", error.errno)
+        def custom_kernel(data):
+            return 2 * data[0] + data[1]
+        """
+    )
+    assert record.outcome.verdict == "passed"
+    assert "refused" in record.output

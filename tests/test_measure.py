@@ -1,0 +1,206 @@
+"""Timing a case, with a scripted pair of processes in the place of real ones: exact to the digit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness import wire
+from harness.cases import Case
+from harness.measure import POLLS, Timed, measure
+from harness.processes.isolation import Limits
+from harness.processes.peer import PeerEnded
+from harness.record import Outcome
+
+RIGHT = wire.Judged(1, True, False, "", "bf16", 0.001, 0.01, 0.0, "pass", "")
+CASE = Case({"m": 16, "seed": 3})
+
+
+class ScriptedPair:
+    """Answers as both processes would. `per_call_ns` of kernel time, `empty_ns` a batch for everything else."""
+
+    def __init__(
+        self, *, per_call_ns: int = 10_000, empty_ns: int = 700_000, kind: str = "cuda", **script: Any
+    ) -> None:
+        self.setting = SimpleNamespace(kind=kind, limits=Limits())
+        self.interprets = False
+        self.generation = 0
+        self.per_call_ns, self.empty_ns = per_call_ns, empty_ns
+        self.synchronises = script.get("synchronises", False)
+        self.queue_room = script.get("queue_room", 1000)
+        self.judged: Callable[[int], wire.Judged] = script.get("judged", lambda count: RIGHT)
+        self.reading: Callable[[wire.Arm], int | None] = script.get("reading", self._reading)
+        self.late = set(script.get("late", ()))
+        self.told: list[Any] = []
+        self.judgements = 0
+        self.armed: wire.Arm | None = None
+        self.page = SimpleNamespace(
+            reading_ns=self._page_reading, gave_up=lambda generation: generation in self.late, open=lambda g: None
+        )
+
+    @contextlib.contextmanager
+    def staged(self, case: Case, max_sets: int) -> Iterator[int]:
+        yield max_sets
+
+    def next_generation(self) -> int:
+        self.generation += 1
+        return self.generation
+
+    def _reading(self, arm: wire.Arm) -> int:
+        return self.empty_ns + (0 if arm.empty else self.per_call_ns * len(arm.order))
+
+    def _page_reading(self, generation: int, *, due_ns: float, limit_ns: int) -> int | None:
+        assert self.armed is not None
+        assert self.armed.generation == generation
+        return self.reading(self.armed)
+
+    def oracle(self, order: Any, answer: type) -> Any:
+        self.told.append(order)
+        return self._judge() if answer is wire.Judged else answer()
+
+    def _judge(self) -> wire.Judged:
+        self.judgements += 1
+        return self.judged(self.judgements)
+
+    def tell_oracle(self, order: Any) -> None:
+        self.told.append(order)
+
+    def hear_oracle(self, answer: type) -> Any:
+        return self._judge()
+
+    def contestant(self, order: Any, *answers: type, timeout_s: float) -> Any:
+        self.told.append(order)
+        if isinstance(order, wire.Call):
+            return wire.Called(float(self.per_call_ns))
+        if isinstance(order, wire.Rehearse):
+            return wire.Rehearsed(tuple(float(self.per_call_ns) for _ in order.order))
+        if isinstance(order, wire.Arm):
+            self.armed = order
+            return wire.Armed(order.generation, self.synchronises or len(order.order) > self.queue_room)
+        assert isinstance(order, wire.Release)
+        return wire.Done(order.generation)
+
+    def hear_contestant(self, *answers: type, timeout_s: float) -> Any:
+        assert self.armed is not None
+        claim = 1000.0 if self.armed.empty else 1000.0 + self.per_call_ns
+        return wire.Claims(self.armed.generation, tuple(claim for _ in self.armed.order))
+
+    def orders(self, kind: type) -> list[Any]:
+        return [order for order in self.told if isinstance(order, kind)]
+
+
+def time(pair: ScriptedPair) -> Timed:
+    return measure(pair, CASE, seed=1, tick=lambda count: None)  # type: ignore[arg-type]
+
+
+def test_a_call_s_time_is_the_reading_less_the_empty_one_over_the_calls() -> None:
+    timed = time(ScriptedPair(per_call_ns=8_212))
+    assert timed.timing_class == "gated"
+    timing = timed.result.timing
+    assert timing is not None
+    assert {batch.per_call_ns for batch in timing.batches} == {8212.0}
+    assert {batch.empty_ns for batch in timing.batches} == {700_000}
+    assert timing.empty_claim_ns == 1000.0
+    assert timed.result.doubts == ()
+    assert timed.result.outcome == Outcome("passed")
+
+
+def test_still_readings_stop_at_the_first_look() -> None:
+    timing = time(ScriptedPair()).result.timing
+    assert timing is not None
+    assert (timing.stopped_by, len(timing.batches)) == ("precision", 8)
+
+
+def test_restless_readings_go_on_until_the_last_look() -> None:
+    wobble = iter(range(10_000))
+    pair = ScriptedPair()
+    pair.reading = lambda arm: pair._reading(arm) + (next(wobble) % 7) * 20_000
+    timing = time(pair).result.timing
+    assert timing is not None
+    assert (timing.stopped_by, len(timing.batches)) == ("batches", 64)
+
+
+def test_kernel_time_is_capped() -> None:
+    wobble = iter(range(10_000))
+    pair = ScriptedPair(per_call_ns=9_000_000)
+    pair.reading = lambda arm: pair._reading(arm) + (next(wobble) % 7) * 2_000_000
+    timing = time(pair).result.timing
+    assert timing is not None
+    assert timing.stopped_by == "time"
+    assert sum(batch.reading_ns - batch.empty_ns for batch in timing.batches) >= 1e9
+
+
+def test_every_batch_has_contents_of_its_own_dealt_after_it_was_armed() -> None:
+    pair = ScriptedPair()
+    time(pair)
+    seeds = [order.seed for order in pair.orders(wire.Renew)]
+    assert len(set(seeds)) == len(seeds)
+    real = [
+        index
+        for index, order in enumerate(pair.told)
+        if isinstance(order, wire.Arm) and not order.empty and order.polls == POLLS
+    ]
+    assert len(real) == 10  # two to warm up, eight kept
+    for index in real:
+        assert isinstance(pair.told[index + 1], wire.Deal)
+        assert isinstance(pair.told[index + 2], wire.Judge)
+
+
+def test_a_kernel_that_waits_for_the_gpu_is_timed_call_by_call_and_says_so() -> None:
+    pair = ScriptedPair(synchronises=True)
+    timed = time(pair)
+    assert timed.timing_class == "host-synchronising"
+    assert all(order.by_message for order in pair.orders(wire.Arm)[1:])
+
+
+def test_a_batch_that_does_not_fit_into_the_queue_is_halved() -> None:
+    timing = time(ScriptedPair(queue_room=7)).result.timing
+    assert timing is not None
+    assert {batch.calls for batch in timing.batches} == {6}
+
+
+def test_on_the_cpu_the_gate_is_a_message() -> None:
+    pair = ScriptedPair(kind="cpu")
+    timed = time(pair)
+    assert timed.timing_class == "cpu"
+    assert all(order.by_message for order in pair.orders(wire.Arm))
+
+
+def test_an_output_wrong_in_a_timed_batch_has_no_time() -> None:
+    wrong = wire.Judged(3, False, False, "row 0 is 1 off", "bf16", 1.0, 0.01, 1.0, None, "")
+    timed = time(ScriptedPair(judged=lambda count: RIGHT if count < 5 else wrong))
+    assert timed.result.outcome.verdict == "wrong"
+    assert "right when called alone" in timed.result.outcome.message
+    assert timed.result.timing is None
+
+
+def test_a_case_wrong_from_the_first_call_says_only_what_is_wrong() -> None:
+    wrong = wire.Judged(1, False, False, "row 0 is 1 off", "bf16", 1.0, 0.01, 1.0, "fail", "no")
+    outcome = time(ScriptedPair(judged=lambda count: wrong)).result.outcome
+    assert (outcome.verdict, outcome.message, outcome.stage) == ("wrong", "row 0 is 1 off", "call")
+
+
+def test_clocks_that_disagree_are_a_doubt() -> None:
+    pair = ScriptedPair(per_call_ns=10_000)
+    pair.reading = lambda arm: pair.empty_ns + (0 if arm.empty else 20_000 * len(arm.order))
+    assert time(pair).result.doubts == ("clocks-disagree",)
+
+
+def test_a_batch_that_ran_before_it_was_released_is_run_again() -> None:
+    pair = ScriptedPair(late={12})
+    timed = time(pair)
+    assert timed.result.outcome == Outcome("passed")
+    assert timed.result.timing is not None
+    assert len(timed.result.timing.batches) == 8
+
+
+def test_a_device_that_never_comes_back_ends_the_contestant() -> None:
+    pair = ScriptedPair()
+    pair.reading = lambda arm: None if arm.polls == POLLS else pair._reading(arm)
+    with pytest.raises(PeerEnded) as caught:
+        time(pair)
+    assert caught.value.verdict == "timed-out"
