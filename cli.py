@@ -194,7 +194,7 @@ def problems(name: str | None, as_json: bool) -> None:
     from harness.problem import list_problems
     from leaderboard.pages import problem_list, problem_page, problem_summary
 
-    found = [load(name)] if name else [load(str(folder)) for folder in list_problems(roots())]
+    found = [load(name)] if name else [load(folder) for folder in list_problems(roots())]
     if as_json:
         summaries = [problem_summary(each) for each in found]
         click.echo(json.dumps(summaries[0] if name else summaries))
@@ -289,11 +289,11 @@ def roots() -> Any:
     return default_roots()
 
 
-def load(name: str) -> Problem:
+def load(name: str | Path) -> Problem:
     """A problem by name, alias or folder."""
     from harness.problem import find_problem, load_problem
 
-    return load_problem(find_problem(name, roots()))
+    return load_problem(name if isinstance(name, Path) else find_problem(name, roots()))
 
 
 def current_hash(name: str) -> str | None:

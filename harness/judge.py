@@ -29,8 +29,13 @@ class Finding:
     mismatched: float | None = None
 
     @property
+    def error(self) -> float:
+        """Worst row error, infinite where there was nothing to compare: the reference with the least is nearest."""
+        return math.inf if self.row_error is None else self.row_error
+
+    @property
     def distance(self) -> float:
-        """Worst row error over its limit: above 1 is wrong, and the larger the worse."""
+        """Worst row error over its limit: of several outputs the one with the largest is the worst."""
         if self.row_error is None or self.row_limit is None:
             return math.inf
         return self.row_error / self.row_limit if self.row_limit else math.inf
@@ -86,7 +91,7 @@ def judge(
         replace(_compare(output, reference, limits[name]), precision=name) for name, reference in references.items()
     ]
     passed = [finding for finding in findings if finding.ok]
-    return min(passed or findings, key=lambda finding: finding.distance)
+    return min(passed or findings, key=lambda finding: finding.error)
 
 
 def _compare(output: torch.Tensor, reference: torch.Tensor, limits: RowLimits) -> Finding:

@@ -24,6 +24,9 @@ JUDGE_NS = 60_000_000
 """Time for judging one batch's outputs; at least one is judged, drawn after the batch ended."""
 DISAGREE_SHARE, DISAGREE_NS = 0.03, 1500.0
 """Beyond the larger of these, two clocks that should agree do not."""
+WRITE_BACK_SHARE = 0.05
+"""What the external clock may read on top: lines that a kernel left dirty in the cache are written back after its end
+event, at the expense of the next flush (torch's many-kernel baselines on an H200: up to 2.8 %)."""
 
 
 class Ended(Exception):
@@ -101,9 +104,9 @@ class _Timer:
         external = statistics.median(batch.per_call_ns for batch in timing.batches)
         claimed = statistics.median(claim for batch in timing.batches for claim in batch.claims_ns)
         claimed -= timing.empty_claim_ns or 0.0
-        if abs(external - claimed) <= max(DISAGREE_SHARE * external, DISAGREE_NS):
-            return ()
-        return () if self.by_message else ("clocks-disagree",)
+        allowed = max(DISAGREE_SHARE * external, DISAGREE_NS)
+        agree = -allowed <= external - claimed <= allowed + WRITE_BACK_SHARE * external
+        return () if agree or self.by_message else ("clocks-disagree",)
 
     # --- before the first reading ------------------------------------------------------------------------
 

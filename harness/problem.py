@@ -162,7 +162,9 @@ def load_problem(folder: Path) -> Problem:
         regimes=tuple(task.regimes),
         shared_inputs=tuple(task.shared_inputs),
         tolerance=task.frozen_tolerance(),
-        roofline=Roofline(task.roofline.bytes, dict(task.roofline.operations)) if task.roofline else None,
+        roofline=Roofline(task.roofline.bytes, {kind: text for kind, text in task.roofline.operations.items()})
+        if task.roofline
+        else None,
         templates=dict(task.templates),
         content_hash=_content_hash(folder, entries),
     )

@@ -20,7 +20,7 @@ Spec = dict[str, Scalar]
 
 def _strict_number(value: Any) -> Any:
     if isinstance(value, bool | str):
-        raise ValueError(f"expected a number, got {value!r}")  # noqa: TRY004  pydantic wants a ValueError
+        raise ValueError(f"expected a number, got {value!r}")
     return value
 
 
@@ -94,7 +94,7 @@ class TaskModel(_Strict):
     @classmethod
     def _file_entries(cls, value: Any) -> Any:
         if not isinstance(value, list):
-            raise ValueError("expected a list of {name, source}")  # noqa: TRY004
+            raise ValueError("expected a list of {name, source}")
         return [_file_entry(item) for item in value]
 
     @field_validator("aliases", "precisions", "regimes", mode="after")
@@ -108,7 +108,7 @@ class TaskModel(_Strict):
     @classmethod
     def _flat_cases(cls, value: Any) -> Any:
         if not isinstance(value, list):
-            raise ValueError("expected a list of cases")  # noqa: TRY004
+            raise ValueError("expected a list of cases")
         for number, spec in enumerate(value, 1):
             if not isinstance(spec, dict) or not spec:
                 raise ValueError(f"case {number} is not a mapping of names to values")
@@ -151,7 +151,7 @@ def _contradiction(task: TaskModel) -> tuple[tuple[str, ...], str] | None:
             return ("tolerance", "per_precision", name), "is not declared in `precisions`"
     for spec in (*task.tests, *task.benchmarks, *task.smoke) if task.roofline else ():
         assert task.roofline is not None
-        expressions = {("roofline", "bytes"): task.roofline.bytes}
+        expressions: dict[tuple[str, ...], str] = {("roofline", "bytes"): task.roofline.bytes}
         expressions |= {("roofline", "operations", kind): text for kind, text in task.roofline.operations.items()}
         for place, expression in expressions.items():
             try:
@@ -171,7 +171,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
-            mark = self.peek_event().start_mark
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.constructor.ConstructorError(None, None, "YAML aliases are not used here", mark)
         return super().compose_node(parent, index)
 
@@ -202,7 +202,7 @@ def read_task(path: Path) -> TaskModel:
         raise ProblemError(f"{path} has {len(content)} bytes; a task.yml has at most {MAX_BYTES}")
     try:
         root = yaml.compose(text, Loader=_Loader)
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
+        data = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise ProblemError(f"{path}:{mark.line + 1 if mark else 1}: {error.problem or error.context}") from None

@@ -1,125 +1,208 @@
 """From raw readings to numbers with intervals. Pure functions, standard library only.
 
 A case's time is the 10 % trimmed mean of its batches' times per call, worked in logarithms (times vary by
-factors, not by differences). Intervals come from resampling whole batches, since calls within a batch share
-its flush, its clocks and its contents.
+factors, not by differences). Intervals come from whole batches, since the calls of a batch share its flush, its
+clocks and its contents. Equal readings give equal numbers on every machine: nothing here draws from outside.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from harness.record import Batch, Timing
 
 RESAMPLES = 1000
 MIN_BATCHES = 8
-"""Below this many batches a bootstrap is too narrow: Student's t is used."""
-_T = {
-    0.95: {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447},
-    0.99: {1: 63.657, 2: 9.925, 3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707},
-}
-"""Two-sided quantiles of Student's t by degrees of freedom (any table; e.g. NIST/SEMATECH e-Handbook 1.3.6.7.2)."""
+"""Below this many batches a bootstrap knows too little: Student's t alone gives the interval."""
+
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A time and its interval, ns. `low_ns` is 0 where readings do not exclude that there was no time at all."""
+    """A time and its interval, ns, with 0 <= low <= time <= high."""
 
     time_ns: float
+    """0 where the readings say no more than "not measurably longer than nothing"."""
     low_ns: float
-    high_ns: float
+    """0 where the readings do not exclude that there was no time at all."""
+    high_ns: float | None
+    """None where nothing bounds it: a single batch, or batches that all read less than nothing."""
     batches: int
 
     @property
-    def half_width(self) -> float:
-        """Half of the interval as a share of the time; infinite where the time is not positive."""
-        return (self.high_ns - self.low_ns) / 2 / self.time_ns if self.time_ns > 0 else math.inf
+    def half_width(self) -> float | None:
+        """Half of the interval as a share of the time; None where there is no such share."""
+        if self.high_ns is None or self.time_ns <= 0:
+            return None
+        return (self.high_ns - self.low_ns) / 2 / self.time_ns
 
 
-def trimmed_mean(values: Sequence[float], share: float = 0.1) -> float:
-    """The mean of what is left after dropping `share` of the values at each end, rounded down."""
-    ordered = sorted(values)
-    cut = int(len(ordered) * share)
-    return statistics.fmean(ordered[cut : len(ordered) - cut])
+# --- one case ----------------------------------------------------------------------------------------------
 
 
 def summarise(batches: Sequence[Batch], confidence: float = 0.95) -> Summary:
-    """The time per call over these batches, with its interval.
+    """The time per call over at least one batch, with its two-sided interval.
 
-    A batch that read no longer than its empty neighbour has no logarithm: if there is one, the trimmed mean is
-    and the interval are taken of the times themselves, not below 0.
+    A batch that read no longer than the empty one beside it has no logarithm. If there is one, mean and interval
+    are those of the times themselves, and the low end is 0: such readings do not tell the call from nothing.
     """
     times = [batch.per_call_ns for batch in batches]
     if min(times) <= 0:
-        low, high = _interval(times, confidence)
-        return Summary(max(0.0, trimmed_mean(times)), max(0.0, low), max(0.0, high), len(times))
+        return _near_nothing(times, confidence)
     logs = [math.log(time) for time in times]
-    low, high = _interval(logs, confidence)
-    return Summary(math.exp(trimmed_mean(logs)), math.exp(low), math.exp(high), len(times))
+    time_ns = math.exp(trimmed_mean(logs))
+    found = interval(logs, confidence)
+    if found is None:
+        return Summary(time_ns, 0.0, None, len(times))
+    return Summary(time_ns, min(time_ns, math.exp(found[0])), max(time_ns, math.exp(found[1])), len(times))
 
 
-def _interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    count = len(values)
-    if count < 2:
-        return -math.inf if count == 0 else values[0] - 10.0, values[0] + 10.0
-    if count < MIN_BATCHES:
-        margin = _T[confidence][count - 1] * statistics.stdev(values) / math.sqrt(count)
-        middle = trimmed_mean(values)
-        return middle - margin, middle + margin
-    return bootstrap(values, trimmed_mean, confidence)
-
-
-def bootstrap(
-    values: Sequence[float], estimate: Callable[[Sequence[float]], float], confidence: float
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of `estimate`, widened by sqrt(n / (n - 1)) for small samples.
-
-    The widening undoes the bootstrap's known narrowness (its variance is the plug-in one, divided by n). The same
-    values always give the same interval.
-    """
-    draw = random.Random(repr(values))
-    count = len(values)
-    middle = estimate(values)
-    found = sorted(estimate(draw.choices(values, k=count)) for _ in range(RESAMPLES))
-    tail = (1 - confidence) / 2
-    widen = math.sqrt(count / (count - 1))
-    low, high = found[int(tail * RESAMPLES)], found[min(RESAMPLES - 1, math.ceil((1 - tail) * RESAMPLES) - 1)]
-    return middle - (middle - low) * widen, middle + (high - middle) * widen
+def _near_nothing(times: Sequence[float], confidence: float) -> Summary:
+    time_ns = max(0.0, trimmed_mean(times))
+    found = interval(times, confidence)
+    high_ns = None if found is None or found[1] <= 0 else max(time_ns, found[1])
+    return Summary(time_ns, 0.0, high_ns, len(times))
 
 
 def is_precise(batches: Sequence[Batch], half_width: float = 0.0025, confidence: float = 0.99) -> bool:
-    """Whether the interval at this confidence is at most `half_width` of the time to either side.
+    """Whether the interval at this confidence reaches at most `half_width` of the time to either side.
 
-    Looks only at the width: stopping on what the number says would favour whatever luck brings first.
+    Never with fewer than `MIN_BATCHES`. Looks only at the width: stopping on what a number says favours
+    whatever luck brings first.
     """
     if len(batches) < MIN_BATCHES:
         return False
-    return summarise(batches, confidence).half_width <= half_width
+    found = summarise(batches, confidence).half_width
+    return found is not None and found <= half_width
 
 
 def claimed_ns(timing: Timing) -> float | None:
-    """The contestant's own events per call, 10 % trimmed mean, less what they read around nothing."""
+    """The contestant's own events per call: 10 % trimmed mean, less what they read around nothing. None without any."""
     claims = [claim for batch in timing.batches for claim in batch.claims_ns]
     return trimmed_mean(claims) - (timing.empty_claim_ns or 0.0) if claims else None
 
 
+# --- several cases -----------------------------------------------------------------------------------------
+
+
 def geometric_mean(summaries: Sequence[Summary]) -> Summary:
-    """The geometric mean of independent cases; its interval adds their log half-widths in quadrature."""
-    if any(each.time_ns <= 0 for each in summaries):
-        high = math.exp(statistics.fmean(math.log(max(each.high_ns, 1e-3)) for each in summaries))
-        return Summary(0.0, 0.0, high, sum(each.batches for each in summaries))
-    middle = statistics.fmean(math.log(each.time_ns) for each in summaries)
+    """The geometric mean of at least one case's time, with its interval.
+
+    Cases are taken as independent: distances to the ends of their intervals, in logs, add in quadrature and are
+    divided by the number of cases, low ends and high ends apart. A case without a time leaves none to the mean,
+    and only the mean of the high ends to bound it.
+    """
     count = len(summaries)
-    down = math.sqrt(sum(_log_ratio(each.time_ns, each.low_ns) ** 2 for each in summaries)) / count
-    up = math.sqrt(sum(_log_ratio(each.high_ns, each.time_ns) ** 2 for each in summaries)) / count
-    return Summary(
-        math.exp(middle), math.exp(middle - down), math.exp(middle + up), sum(each.batches for each in summaries)
-    )
+    batches = sum(each.batches for each in summaries)
+    times = [each.time_ns for each in summaries]
+    highs = [each.high_ns for each in summaries if each.high_ns is not None]
+    is_bounded = len(highs) == count
+    if min(times) <= 0:
+        return Summary(0.0, 0.0, math.exp(_mean_log(highs)) if is_bounded else None, batches)
+    time_ns = math.exp(_mean_log(times))
+    down = math.hypot(*(_log_ratio(time, each.low_ns) for time, each in zip(times, summaries, strict=True))) / count
+    if not is_bounded:
+        return Summary(time_ns, time_ns * math.exp(-down), None, batches)
+    up = math.hypot(*(_log_ratio(high, time) for time, high in zip(times, highs, strict=True))) / count
+    return Summary(time_ns, time_ns * math.exp(-down), time_ns * math.exp(up), batches)
+
+
+def _mean_log(values: Sequence[float]) -> float:
+    return statistics.fmean(math.log(value) for value in values)
 
 
 def _log_ratio(larger: float, smaller: float) -> float:
-    return math.log(larger / smaller) if smaller > 0 else 700.0
+    return math.log(larger / smaller) if smaller > 0 else math.inf
+
+
+# --- estimates and their intervals -------------------------------------------------------------------------
+
+
+def trimmed_mean(values: Sequence[float], share: float = 0.1) -> float:
+    """The mean of what is left after dropping `share` of the values at each end (rounded down, so 0 of 9)."""
+    return statistics.fmean(sorted(values)[_kept(len(values), share)])
+
+
+def _kept(count: int, share: float = 0.1) -> slice:
+    cut = int(count * share)
+    return slice(cut, count - cut)
+
+
+def interval(values: Sequence[float], confidence: float) -> Interval | None:
+    """A two-sided interval for the 10 % trimmed mean of independent values; None for fewer than two.
+
+    Up to 7 values: mean -+ t * s / sqrt(n). From 8 on: percentile bootstrap, its distances from the estimate
+    stretched by t / z * sqrt(n / (n - 1)), with as many degrees of freedom as values are kept, less one. A plain
+    percentile interval is too narrow by just that when values are few (Hesterberg, "What Teachers Should Know
+    About the Bootstrap", The American Statistician 69 (2015), section 3.1).
+    """
+    count = len(values)
+    if count < 2:
+        return None
+    middle = trimmed_mean(values)
+    if count < MIN_BATCHES:
+        margin = student_t(confidence, count - 1) * statistics.stdev(values) / math.sqrt(count)
+        return middle - margin, middle + margin
+    kept = _kept(count)
+    low, high = percentiles(resampled_means(values), confidence)
+    normal = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
+    stretch = student_t(confidence, kept.stop - kept.start - 1) / normal * math.sqrt(count / (count - 1))
+    return middle - (middle - low) * stretch, middle + (high - middle) * stretch
+
+
+def resampled_means(values: Sequence[float]) -> list[float]:
+    """The 10 % trimmed means of `RESAMPLES` resamples of at least two values, in the order drawn."""
+    ordered = sorted(values)
+    kept = _kept(len(ordered))
+    count = kept.stop - kept.start
+    return [sum(pick(ordered)) / count for pick in _picks(len(ordered))]
+
+
+@functools.lru_cache(maxsize=64)
+def _picks(count: int) -> tuple[Callable[[Sequence[float]], tuple[float, ...]], ...]:
+    """What resamples of `count` ordered values keep. Drawn once per count: ordered ranks are ordered values."""
+    draw = random.Random(count)
+    kept = _kept(count)
+    ranks = range(count)
+    return tuple(itemgetter(*sorted(draw.choices(ranks, k=count))[kept]) for _ in range(RESAMPLES))
+
+
+def percentiles(values: Sequence[float], confidence: float) -> Interval:
+    """The two values that leave out (1 - confidence) / 2 of at least one value at each end, rounded outwards."""
+    ordered = sorted(values)
+    out = int(len(ordered) * (1 - confidence) / 2 + 1e-9)
+    return ordered[out], ordered[len(ordered) - 1 - out]
+
+
+@functools.lru_cache(maxsize=256)
+def student_t(confidence: float, freedom: int) -> float:
+    """The two-sided quantile of Student's t: P(|T| <= it) = confidence, for `freedom` >= 1 degrees of freedom.
+
+    Bisection of the finite series for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _within_angle(middle, freedom) < confidence:
+            low = middle
+        else:
+            high = middle
+    return math.tan(high) * math.sqrt(freedom)
+
+
+def _within_angle(angle: float, freedom: int) -> float:
+    """P(|T| <= tan(angle) * sqrt(freedom))."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    is_odd = freedom % 2 == 1
+    term, total = (cosine, 0.0) if is_odd else (1.0, 0.0)
+    for k in range(2 if is_odd else 1, freedom, 2):
+        total += term
+        term *= cosine * cosine * k / (k + 1)
+    return (angle + sine * total) * 2 / math.pi if is_odd else sine * total

@@ -270,7 +270,7 @@ def _traits(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    return tensor.stride() if tensor.layout == torch.strided else (0,) * tensor.dim()
+    return tuple(tensor.stride()) if tensor.layout == torch.strided else (0,) * tensor.dim()
 
 
 def _form(tensor: torch.Tensor) -> str:

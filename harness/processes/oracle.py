@@ -259,7 +259,7 @@ class Oracle:
                 found = replace(
                     found, message=f"among rows {rows[0]} to {rows[-1]}, {len(rows)} of them judged: {found.message}"
                 )
-            if finding is None or (found.ok, -found.distance) > (finding.ok, -finding.distance):
+            if finding is None or (found.ok, -found.error) > (finding.ok, -finding.error):
                 finding = found
             if found.ok and name == known:
                 break

@@ -165,7 +165,7 @@ class Peer:
             return PeerEnded("protocol-violation", "it closed the harness's own pipe")
         self._turn(0)
         if code < 0:
-            name = signal.Signals(-code).name if -code in iter(signal.Signals) else f"signal {-code}"
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             hint = {"SIGSEGV": ": it touched memory that is not its own", "SIGKILL": ": most likely out of memory"}
             return PeerEnded("crashed", f"the process was ended by {name}{hint.get(name, '')}")
         return PeerEnded("crashed", f"the process ended itself with exit status {code}")

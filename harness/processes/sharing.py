@@ -106,7 +106,7 @@ def span_bytes(tensor: torch.Tensor) -> int:
     if tensor.numel() == 0:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
+    return int((last + 1) * tensor.element_size())
 
 
 def describe(tree: Tree, planner: Planner, shared: dict[int, Any] | None = None) -> Any:

@@ -94,7 +94,7 @@ def combine_shares(
     DIMS: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """out bfloat16 [bs, HEADS, VALUE_DIM], DIMS of one head: shares weighted by 2 ** log_sums, empty ones not at all."""
+    """out bfloat16 [bs, HEADS, VALUE_DIM], DIMS of one head: shares weighted by 2 ** log_sums, empty ones left out."""
     row, sequence = tl.program_id(0), tl.program_id(0) // HEADS
     numbers = tl.arange(0, SPLITS)
     dims = tl.program_id(1) * DIMS + tl.arange(0, DIMS)
