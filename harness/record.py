@@ -133,18 +133,23 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Batch:
-    """One released gate: `calls` calls between two looks at the referee's clock."""
+    """One sample of a time: gates opened next to each other, with calls behind them and without, in balanced order."""
 
     calls: int
+    """Calls behind all gates together."""
     reading_ns: int
-    """External reading: from release to done, on the referee's clock."""
+    """External reading, from release to done on the referee's clock: the sum over the gates with calls."""
     empty_ns: int
-    """The same for the empty batch beside it: same flushes, events and seals, no call."""
+    """The same for as many empty gates: same flushes, events and seals, no calls."""
     claims_ns: tuple[float, ...] = ()
     """The contestant's own event readings per call, empty event pair not subtracted."""
+    order: str = ""
+    """In which order the gates were opened: R with calls, E empty."""
+    gates_ns: tuple[int, ...] = ()
+    """Each gate's reading, in that order."""
 
     def __post_init__(self) -> None:
-        if self.calls < 1 or self.reading_ns <= 0 or self.empty_ns < 0:
+        if self.calls < 1 or self.reading_ns <= 0 or self.empty_ns < 0 or len(self.order) != len(self.gates_ns):
             raise ValueError(f"impossible batch {self}")
 
     @property

@@ -93,6 +93,11 @@ class ScriptedPair:
         return [order for order in self.told if isinstance(order, kind)]
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.measure.SETTLE_S", 0.0)
+
+
 def time(pair: ScriptedPair) -> Timed:
     return measure(pair, CASE, seed=1, tick=lambda count: None)  # type: ignore[arg-type]
 
@@ -103,7 +108,8 @@ def test_a_call_s_time_is_the_reading_less_the_empty_one_over_the_calls() -> Non
     timing = timed.result.timing
     assert timing is not None
     assert {batch.per_call_ns for batch in timing.batches} == {8212.0}
-    assert {batch.empty_ns for batch in timing.batches} == {700_000}
+    assert {batch.empty_ns for batch in timing.batches} == {1_400_000}
+    assert {batch.calls for batch in timing.batches} == {48}
     assert timing.empty_claim_ns == 1000.0
     assert timed.result.doubts == ()
     assert timed.result.outcome == Outcome("passed")
@@ -134,6 +140,23 @@ def test_kernel_time_is_capped() -> None:
     assert sum(batch.reading_ns - batch.empty_ns for batch in timing.batches) >= 1e9
 
 
+def test_a_sample_s_gates_are_balanced_so_that_drift_and_alternation_cancel() -> None:
+    opened = iter(range(100_000))
+    pair = ScriptedPair(per_call_ns=10_000)
+
+    def drifting(arm: wire.Arm) -> int:
+        count = next(opened)
+        return pair._reading(arm) + 700 * count + (40_000 if count % 2 else 0)
+
+    pair.reading = drifting
+    timing = time(pair).result.timing
+    assert timing is not None
+    assert {batch.order for batch in timing.batches} == {"REER", "ERRE"}
+    assert {batch.per_call_ns for batch in timing.batches} == {10_000.0}
+    for batch in timing.batches:
+        assert sum(batch.gates_ns) == batch.reading_ns + batch.empty_ns
+
+
 def test_every_batch_has_contents_of_its_own_dealt_after_it_was_armed() -> None:
     pair = ScriptedPair()
     time(pair)
@@ -144,7 +167,7 @@ def test_every_batch_has_contents_of_its_own_dealt_after_it_was_armed() -> None:
         for index, order in enumerate(pair.told)
         if isinstance(order, wire.Arm) and not order.empty and order.polls == POLLS
     ]
-    assert len(real) == 10  # two to warm up, eight kept
+    assert len(real) == 20  # ten samples of two: two to warm up, eight kept
     for index in real:
         assert isinstance(pair.told[index + 1], wire.Deal)
         assert isinstance(pair.told[index + 2], wire.Judge)
@@ -160,7 +183,7 @@ def test_a_kernel_that_waits_for_the_gpu_is_timed_call_by_call_and_says_so() -> 
 def test_a_batch_that_does_not_fit_into_the_queue_is_halved() -> None:
     timing = time(ScriptedPair(queue_room=7)).result.timing
     assert timing is not None
-    assert {batch.calls for batch in timing.batches} == {6}
+    assert {batch.calls for batch in timing.batches} == {12}
 
 
 def test_on_the_cpu_the_gate_is_a_message() -> None:

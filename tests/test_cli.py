@@ -1,0 +1,307 @@
+"""Every command as a person or a program calls it: what it prints, and how it exits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from harness.record import Record, from_dict
+
+ROOT = Path(__file__).resolve().parents[1]
+PROBLEM = str(ROOT / "tests" / "problems" / "doubling")
+RIGHT = "def custom_kernel(data):\n    return 2 * data[0] + data[1]\n"
+Podium = Callable[..., Result]
+
+
+@pytest.fixture
+def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Podium:
+    """Run a command in an empty home and folder."""
+    monkeypatch.setenv("PODIUM_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["podium", *arguments])
+        return CliRunner().invoke(cli.main, list(arguments))
+
+    return run
+
+
+def kernel(tmp_path: Path, source: str = RIGHT, name: str = "kernel.py") -> str:
+    (tmp_path / name).write_text(source)
+    return str(tmp_path / name)
+
+
+def one_line(result: Result) -> str:
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("podium: ").rstrip("\n")
+
+
+# --- submit ------------------------------------------------------------------------------------------------
+
+
+def test_submit_records_a_right_kernel_and_the_board_shows_it(podium: Podium, tmp_path: Path) -> None:
+    result = podium("submit", kernel(tmp_path), "-p", PROBLEM, "--device", "cpu", "--name", "ada")
+    assert result.exit_code == 0, result.output
+    assert "passed: kernel.py by ada on doubling" in result.stdout
+    record_id = result.stdout.split("recorded as ")[1].split()[0]
+
+    board = podium("board", PROBLEM, "--json")
+    (shown,) = json.loads(board.stdout)
+    assert [(row["id"], row["author"], row["first_rank"]) for row in shown["rows"]] == [(record_id, "ada", 1)]
+    assert shown["timing_class"] == "cpu"
+    assert "kernel.py" in podium("board", PROBLEM).stdout
+
+    assert podium("show", record_id[:5], "--code").stdout == RIGHT
+    assert "score" in podium("show", record_id).stdout
+    again = json.loads(podium("show", record_id, "--json").stdout)
+    assert from_dict(Record, again).id == record_id
+
+
+def test_submit_json_is_one_record_and_nothing_else(podium: Podium, tmp_path: Path) -> None:
+    result = podium(
+        "submit",
+        kernel(tmp_path, "print('noise')\n" + RIGHT),
+        "-p",
+        PROBLEM,
+        "--device",
+        "cpu",
+        "--mode",
+        "test",
+        "--json",
+    )
+    record = from_dict(Record, json.loads(result.stdout))
+    assert (result.exit_code, record.outcome.verdict, record.mode) == (0, "passed", "test")
+    assert "noise" in record.output
+    assert result.stderr == ""
+
+
+def test_a_submission_that_fails_is_recorded_and_exits_with_two(podium: Podium, tmp_path: Path) -> None:
+    result = podium("submit", kernel(tmp_path, ""), "-p", PROBLEM, "--device", "cpu")
+    assert result.exit_code == 2
+    assert "load-failed: kernel.py" in result.stdout
+    assert "defines no custom_kernel" in result.stdout
+    record_id = result.stdout.split("recorded as ")[1].split()[0]
+    assert podium("show", record_id, "--json").exit_code == 0
+    assert "no ranked entries" in podium("board", PROBLEM).stdout
+
+
+def test_doubts_exit_with_three(podium: Podium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness import evaluate
+
+    real = evaluate.evaluate
+
+    def doubting(request: evaluate.Request, listen: evaluate.Listener = lambda progress: None) -> Record:
+        record = real(request, listen)
+        cases = tuple(dataclasses.replace(case, doubts=("clocks-disagree",)) for case in record.cases)
+        return dataclasses.replace(record, cases=cases)
+
+    monkeypatch.setattr(evaluate, "evaluate", doubting)
+    result = podium("submit", kernel(tmp_path), "-p", PROBLEM, "--device", "cpu", "--mode", "test")
+    assert result.exit_code == 3
+    assert "passed with doubts, and therefore not ranked" in result.stdout
+
+
+def test_a_case_of_one_s_own_is_run_and_not_recorded(podium: Podium, tmp_path: Path) -> None:
+    result = podium(
+        "submit",
+        kernel(tmp_path),
+        "-p",
+        PROBLEM,
+        "--device",
+        "cpu",
+        "--case",
+        "rows=5 columns=6",
+        "--case",
+        "rows=4",
+        "--json",
+    )
+    record = from_dict(Record, json.loads(result.stdout))
+    assert [case.name for case in record.cases if case.stage == "test"] == [
+        "rows=5 columns=6 seed=0",
+        "rows=4 columns=32 seed=1",
+    ]
+    assert "no ranked entries" in podium("board", PROBLEM).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["submit", "missing.py", "-p", PROBLEM], "missing.py does not exist; `podium start PROBLEM missing.py` makes one"),
+        (["submit", ".", "-p", PROBLEM], ". is a folder"),
+        (["submit", "latin.py", "-p", PROBLEM], "latin.py is not UTF-8 text (line 2)"),
+        (["submit", "kernel.py", "-p", "fp4gemm"], "there is no problem 'fp4gemm'; did you mean fp4_gemm"),
+        (["submit", "kernel.py"], "which problem does kernel.py answer?"),
+        (["submit", "kernel.py", "-p", "broken"], "task.yml:1: field 'files': is required"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--case", "row=3"], "unknown key 'row'; did you mean 'rows'?"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--case", "rows=99"], "also needs columns"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--db", "nonsense"], "no database URL"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--db", "sqlite:////proc/nowhere/x.db"], "cannot be opened"),
+        (["board", "fp4gemm"], "did you mean fp4_gemm"),
+        (["show", "00000000"], "there is no record '00000000'"),
+        (["show", "a%b"], "is no record's id"),
+        (["start", "nothing_like_it"], "there is no problem 'nothing_like_it'"),
+        (["start", "fp4_gemm", "kernel.py"], "kernel.py exists already"),
+        (["problems", "nope"], "there is no problem 'nope'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_exit_code_one(
+    podium: Podium, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    kernel(tmp_path)
+    (tmp_path / "latin.py").write_bytes(b"# ok\n# caf\xe9\n")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "task.yml").write_text("tests: []\n")
+    if "submit" in arguments:
+        arguments = [*arguments, "--device", "cpu"]
+    result = podium(*arguments)
+    assert result.exit_code == 1, result.output
+    assert message in one_line(result)
+
+    if arguments[0] != "start":
+        as_json = podium(*arguments, "--json")
+        assert as_json.exit_code == 1
+        assert message in json.loads(as_json.stdout)["error"]
+
+
+def test_a_gpu_that_is_not_there_is_a_mistake(podium: Podium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "-1")
+    result = podium("submit", kernel(tmp_path), "-p", PROBLEM, "--device", "cuda")
+    assert result.exit_code == 1
+    assert "torch sees no GPU here: use --device cpu" in one_line(result)
+
+
+def test_a_reference_that_raises_is_the_problem_s_fault(podium: Podium, tmp_path: Path) -> None:
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    for file in Path(PROBLEM).iterdir():
+        if file.is_file():
+            (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "reference.py").write_text(
+        (folder / "reference.py").read_text().replace("return 2 * data[0] + data[1]", "raise KeyError('x')")
+    )
+    result = podium("submit", kernel(tmp_path), "-p", str(folder), "--device", "cpu")
+    assert result.exit_code == 1
+    assert "problem odd failed in its own code at 'stage': KeyError: 'x' (reference.py:" in one_line(result)
+
+
+# --- the others --------------------------------------------------------------------------------------------
+
+
+def test_every_command_has_help_and_an_example(podium: Podium) -> None:
+    assert "Commands:" in podium("--help").stdout
+    for name in cli.main.commands:
+        shown = podium(name, "--help").stdout
+        assert f"Example:  podium {name}" in shown
+
+
+def test_the_version_is_the_package_s(podium: Podium) -> None:
+    from harness import __version__
+
+    assert podium("--version").stdout.strip() == f"podium, version {__version__}"
+
+
+def test_problems_lists_and_shows(podium: Podium) -> None:
+    names = [each["name"] for each in json.loads(podium("problems", "--json").stdout)]
+    assert names == ["fp4_gemm", "mla_decode", "mxfp4_moe"]
+    listing = podium("problems").stdout
+    assert "amd-mxfp4-mm" in listing
+    page = podium("problems", "amd-mixed-mla").stdout
+    assert "mla_decode" in page
+    assert "8192" in page
+
+
+def test_start_gives_a_file_that_runs(podium: Podium, tmp_path: Path) -> None:
+    result = podium("start", PROBLEM, "mine.py")
+    assert result.exit_code == 0
+    assert "podium submit mine.py --mode test" in result.stdout
+    assert (tmp_path / "mine.py").read_text().startswith("#!POPCORN leaderboard doubling")
+    assert podium("submit", "mine.py", "-p", PROBLEM, "--device", "cpu", "--mode", "test").exit_code == 0
+
+
+def test_doctor_says_what_this_machine_gives(podium: Podium) -> None:
+    result = podium("doctor", "--device", "cpu", "--json")
+    checks = {check["name"]: check for check in json.loads(result.stdout)}
+    assert result.exit_code == 0
+    assert {"python", "torch", "device", "clock", "own session", "records"} <= set(checks)
+    assert checks["device"]["state"] == "lesser"
+    assert "messages between processes" in checks["clock"]["found"]
+    assert "clock" in podium("doctor", "--device", "cpu").stdout
+
+
+def test_an_unknown_device_is_refused(podium: Podium) -> None:
+    result = podium("doctor", "--device", "tpu")
+    assert result.exit_code == 1
+    assert "'tpu' is none of auto, cpu, cuda, cuda:N" in result.stderr
+
+
+# --- two at once, stopped, killed ----------------------------------------------------------------------------
+
+SLOW = "import time\ndef custom_kernel(data):\n    print('called', flush=True); time.sleep(0.05)\n    return 2 * data[0] + data[1]\n"
+
+
+def start(tmp_path: Path, file: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "PODIUM_HOME": str(tmp_path / "home"),
+        "TMPDIR": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "cli", "submit", file, "-p", PROBLEM, "--device", "cpu", "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def left(tmp_path: Path) -> list[str]:
+    """Processes and folders of a run that used this TMPDIR."""
+    found = [str(path) for path in tmp_path.glob("podium-[0-9]*")]
+    for command in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if str(tmp_path).encode() in command.read_bytes() and command.parent.name != str(os.getpid()):
+                found.append(command.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_two_submits_at_once_are_both_recorded(podium: Podium, tmp_path: Path) -> None:
+    runs = [start(tmp_path, kernel(tmp_path, f"# {name}\n{RIGHT}", f"{name}.py")) for name in ("one", "two")]
+    records = [json.loads(run.communicate(timeout=120)[0]) for run in runs]
+    assert [run.returncode for run in runs] == [0, 0]
+    (board,) = json.loads(podium("board", PROBLEM, "--json").stdout)
+    assert {row["id"] for row in board["rows"]} == {record["id"] for record in records}
+
+
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_stopped_run_leaves_nothing_and_the_next_one_works(
+    podium: Podium, tmp_path: Path, stop: signal.Signals, code: int
+) -> None:
+    run = start(tmp_path, kernel(tmp_path, SLOW))
+    wait_for(lambda: any(tmp_path.glob("podium-[0-9]*/contestant/submission.py")))
+    time.sleep(2.0)
+    run.send_signal(stop)
+    shown, _ = run.communicate(timeout=60)
+    assert run.returncode == code
+    if stop != signal.SIGKILL:
+        assert "nothing of this run was recorded" in json.loads(shown)["error"]
+    wait_for(lambda: not left(tmp_path))
+    assert "no ranked entries" in podium("board", PROBLEM).stdout
+    assert podium("submit", kernel(tmp_path), "-p", PROBLEM, "--device", "cpu", "--mode", "test").exit_code == 0

@@ -1,0 +1,141 @@
+"""What only a GPU can show: the gate, kernels that cheat in time, and kernels that ruin their context."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.evaluate import Request, evaluate
+from harness.problem import load_problem
+from harness.processes.isolation import Limits
+from harness.record import Mode, Record
+from harness.statistics import summarise
+from harness.submission import read_submission
+
+pytestmark = pytest.mark.gpu
+PROBLEM = Path(__file__).parent / "problems" / "doubling"
+Run = Callable[..., Record]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Evaluate a submission's text on the GPU."""
+
+    def submit(source: str, mode: Mode = "benchmark") -> Record:
+        file = tmp_path / "kernel.py"
+        file.write_text(textwrap.dedent(source))
+        limits = Limits(load_s=60, compile_s=60, call_s=10)
+        return evaluate(
+            Request(
+                load_problem(PROBLEM), read_submission(file, "us"), mode, "cuda", tmp_path / "caches", limits=limits
+            )
+        )
+
+    return submit
+
+
+def test_an_honest_kernel_is_timed_behind_the_gate_and_both_clocks_agree(run: Run) -> None:
+    record = run("def custom_kernel(data):\n    return 2 * data[0] + data[1]\n")
+    assert (record.outcome.verdict, record.timing_class, record.doubts) == ("passed", "gated", ())
+    for case in record.timed:
+        assert case.timing is not None
+        assert summarise(case.timing.batches).time_ns > 1000
+
+
+def test_a_kernel_that_reads_a_value_back_is_host_synchronising(run: Run) -> None:
+    record = run("def custom_kernel(data):\n    data[0].sum().item()\n    return 2 * data[0] + data[1]\n")
+    assert (record.outcome.verdict, record.timing_class) == ("passed", "host-synchronising")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        """
+        import torch
+        stream = torch.cuda.Stream()
+        def custom_kernel(data):
+            out = torch.empty_like(data[0])
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(2_000_000)
+                torch.add(2 * data[0], data[1], out=out)
+            return out
+        """,
+        """
+        cache = {}
+        def custom_kernel(data):
+            key = data[0].data_ptr(), data[0].shape
+            if key not in cache:
+                cache[key] = 2 * data[0] + data[1]
+            return cache[key]
+        """,
+        """
+        import torch
+        def custom_kernel(data):
+            return torch.empty_like(data[0])
+        """,
+    ],
+    ids=["unjoined side stream", "cached by address", "nothing written"],
+)
+def test_an_output_that_was_not_computed_in_time_is_wrong(run: Run, source: str) -> None:
+    assert run(source).outcome.verdict == "wrong"
+
+
+def test_an_illegal_access_ends_its_case_and_the_next_one_runs_in_a_fresh_process(run: Run) -> None:
+    record = run(
+        """
+        import torch
+        import triton
+        import triton.language as tl
+
+        @triton.jit
+        def wild(pointer):
+            tl.store(pointer + 2**40, 1.0)
+
+        def custom_kernel(data):
+            if data[0].shape[0] == 3:
+                wild[(1,)](data[0])
+                torch.cuda.synchronize()
+            return 2 * data[0] + data[1]
+        """,
+        "test",
+    )
+    assert [case.outcome.verdict for case in record.cases] == ["passed", "crashed", "passed"]
+    assert "illegal memory access" in record.outcome.message
+
+
+def test_too_much_device_memory_is_out_of_memory(run: Run) -> None:
+    record = run(
+        "import torch\ndef custom_kernel(data):\n    return torch.empty(1 << 50, dtype=torch.uint8, device='cuda')\n",
+        "test",
+    )
+    assert {case.outcome.verdict for case in record.cases} == {"out-of-memory"}
+
+
+def test_a_kernel_that_never_ends_is_timed_out_and_the_device_comes_back(run: Run) -> None:
+    record = run(
+        """
+        import triton
+        import triton.language as tl
+
+        @triton.jit
+        def spin(pointer):
+            while tl.load(pointer, volatile=True) < 1e30:
+                pass
+
+        def custom_kernel(data):
+            if data[0].shape[0] == 3:
+                spin[(1,)](data[0])
+            return 2 * data[0] + data[1]
+        """,
+        "test",
+    )
+    assert [case.outcome.verdict for case in record.cases] == ["passed", "timed-out", "passed"]
+
+
+def test_a_cpu_output_is_no_output(run: Run) -> None:
+    record = run("def custom_kernel(data):\n    return (2 * data[0] + data[1]).cpu()\n", "test")
+    assert record.outcome.verdict == "bad-output"
+    assert "on cpu; expected float32 [4, 32] on cuda" in record.outcome.message
