@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,22 +25,38 @@ EXIT_MISTAKE, EXIT_FAILED, EXIT_DOUBTED, EXIT_INTERRUPTED = 1, 2, 3, 130
 DEVICE = r"auto|cpu|cuda(:\d+)?"
 
 
+class Stopped(BaseException):
+    """A signal asked the process to end; its number is the argument."""
+
+
 class Podium(click.Group):
     """All commands share one way to fail: a line on stderr (or one JSON object), never a traceback."""
 
-    def invoke(self, context: click.Context) -> Any:
-        """Run the command; the user's and the machine's mistakes end here."""
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run a command; the user's and the machine's mistakes, and being stopped, end here."""
         from harness.errors import PodiumError
 
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _stop)
         try:
-            return super().invoke(context)
+            return super().main(*arguments, **{**options, "standalone_mode": False})
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.ctx.get_help() if error.ctx else "")
+        except click.ClickException as error:
+            fail(" ".join(error.format_message().split()), EXIT_MISTAKE)
         except PodiumError as error:
             fail(str(error), EXIT_MISTAKE)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, click.Abort):
             fail("stopped; nothing of this run was recorded", EXIT_INTERRUPTED)
+        except Stopped as stopped:
+            fail("stopped by a signal; nothing of this run was recorded", 128 + stopped.args[0])
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise Stopped(number)
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -136,7 +153,7 @@ def submit(
     submission = dataclasses.replace(submission, is_baseline=is_baseline(found, submission.sha256))
     chosen = select_cases(cases, listed(found, device)) if cases else None
     ranked = mode == "leaderboard" and chosen is None
-    store = open_store(db) if ranked else None
+    store = open_store(db, writing=True) if ranked else None
     request = Request(found, submission, mode, device, caches(), chosen, limits(timeout))
     with progress(not as_json) as listen:
         record = evaluate(request, listen)
@@ -231,15 +248,16 @@ def board(problem: str | None, every: bool, db: str | None, as_json: bool) -> No
     from leaderboard.ranking import rank
     from leaderboard.tables import board_table
 
-    name = load(problem).name if problem else None
-    boards = rank(open_store(db).entries(problem=name))
+    found = load(problem) if problem else None
+    boards = rank(open_store(db).scores(problem=found.name if found else None))
     if not every:
-        boards = [each for each in boards if each.problem_hash == current_hash(each.problem)]
+        current = current_hashes() | ({found.name: found.content_hash} if found else {})
+        boards = [each for each in boards if current.get(each.problem, each.problem_hash) == each.problem_hash]
     if as_json:
         click.echo(json.dumps([to_dict(each) for each in boards]))
         return
     if not boards:
-        click.echo(f"no ranked entries{f' for {name}' if name else ''} yet: podium submit FILE puts one here")
+        click.echo(f"no ranked entries{f' for {found.name}' if found else ''} yet: podium submit FILE puts one here")
     for each in boards:
         console().print(board_table(each))
 
@@ -296,14 +314,18 @@ def load(name: str | Path) -> Problem:
     return load_problem(name if isinstance(name, Path) else find_problem(name, roots()))
 
 
-def current_hash(name: str) -> str | None:
-    """The content hash of a problem as it is now; None when it is gone."""
+def current_hashes() -> dict[str, str]:
+    """The content hash of each known problem as it is now."""
     from harness.errors import ProblemError
+    from harness.problem import list_problems
 
-    try:
-        return load(name).content_hash
-    except ProblemError:
-        return None
+    hashes = {}
+    for folder in list_problems(roots()):
+        try:
+            hashes[folder.name] = load(folder).content_hash
+        except ProblemError:
+            continue  # `podium problems` says what is wrong with it
+    return hashes
 
 
 def is_baseline(problem: Problem, sha256: str) -> bool:
@@ -329,11 +351,11 @@ def caches() -> Path:
     return (Path(chosen) / "caches" if chosen else Path(platformdirs.user_cache_dir("podium"))) / "compile"
 
 
-def open_store(url: str | None) -> Store:
+def open_store(url: str | None, *, writing: bool = False) -> Store:
     """The leaderboard's database."""
     from leaderboard import store
 
-    return store.open_store(url, home=home())
+    return store.open_store(url, home=home(), writing=writing)
 
 
 def console() -> Any:

@@ -28,8 +28,8 @@ ORDERS, ORDERS_BY_MESSAGE = ("REER", "ERRE"), ("RE", "ER")
 longer than its neighbours, whatever is in it, and clocks drift; four in mirrored order have as much of both on either
 side of the difference."""
 SETTLE_S = 0.003
-"""Pause before a gate is opened, so that the GPU has left the oracle's context: without it, readings scatter three times
-as much (H200, 6 us kernel)."""
+"""Pause before a gate is opened, so that the GPU has left the oracle's context: without it, readings scatter three
+times as much (H200, 6 us kernel)."""
 DISAGREE_SHARE, DISAGREE_NS = 0.03, 1500.0
 """Beyond the larger of these, two clocks that should agree do not."""
 WRITE_BACK_SHARE = 0.05

@@ -352,7 +352,7 @@ def read_dataclass(kind: type[D], data: Any, where: str) -> D:
     """The dataclass `kind` from JSON data, types checked field by field; ValueError names what does not fit."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected an object, got {type(data).__name__}")
-    hints = _hints(kind)
+    hints = _hints(typing.cast(Any, kind))
     if unknown := set(data) - set(hints):
         raise ValueError(f"{where}: unknown field {sorted(unknown)[0]!r}")
     values = {name: _fit(hints[name], value, f"{where}.{name}") for name, value in data.items()}

@@ -1,42 +1,83 @@
-"""The database's schema, as an ordered list of named steps that Alembic applies, one transaction each."""
+"""Brings a database to this version's schema, step by step, however many processes start at once."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine, inspect, select, table
+from sqlalchemy import column as sql_column
+from sqlalchemy.engine import Connection
+
+from harness.errors import StoreError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from alembic.script import ScriptDirectory
 
-HEAD = "0001_records_and_sources"
-"""The newest step: a database that is here needs no Alembic."""
+HEAD = "0001"
+"""The newest revision in `versions/`, named here so that finding nothing to do costs no import of Alembic."""
+VERSION_TABLE = "podium_version"
+"""Ours alone: a PostgreSQL database may hold other programs' Alembic tables."""
+ADVISORY_LOCK = 0x506F6469756D
+"""PostgreSQL's lock for changing the schema: "Podium" in ASCII."""
 
 
-def version_of(connection: Connection) -> str | None:
-    """The step a database is at; None for a new one."""
-    import sqlalchemy as sa
+def upgrade(engine: Engine) -> None:
+    """Bring the schema to `HEAD`; StoreError when the database is newer than this version of Podium.
 
-    if not sa.inspect(connection).has_table("alembic_version"):
+    Each revision is one transaction, begun by taking the database's lock for writers and looking again: of
+    processes that start at the same moment, one does the step and the others find it done. The engine's write
+    transactions must begin with that lock on SQLite (store.open_store sees to it).
+    """
+    with engine.connect() as connection:
+        if current(connection) == HEAD:
+            return
+    while _step(engine):
+        pass
+
+
+def current(connection: Connection) -> str | None:
+    """The revision that the database is at; None for one without our tables."""
+    if not inspect(connection).has_table(VERSION_TABLE):
         return None
-    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    versions = table(VERSION_TABLE, sql_column("version_num"))
+    found: str | None = connection.execute(select(versions.c.version_num)).scalar()
+    return found
 
 
-def upgrade(connection: Connection) -> None:
-    """Bring a database to HEAD, inside the caller's transaction."""
-    from pathlib import Path
+def _step(engine: Engine) -> bool:
+    """Apply the next revision in a transaction of its own; False when there is none left."""
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
 
-    from alembic.command import upgrade as run
-    from alembic.config import Config
+    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
+        at = current(connection)
+        if at == HEAD:
+            return False
+        directory = revisions()
+        _refuse_newer(directory, at)
+        following = list(directory.iterate_revisions("head", at or "base"))[-1]
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        with Operations.context(context):
+            following.module.upgrade()
+        context.stamp(directory, following.revision)
+    return True
 
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "schema"))
-    config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    run(config, "head")
+
+def revisions() -> ScriptDirectory:
+    """The ordered revisions in `versions/`."""
+    from alembic.script import ScriptDirectory
+
+    here = Path(__file__).parent
+    return ScriptDirectory(str(here), version_locations=[str(here / "versions")])
 
 
-def run_environment(context: Any) -> None:
-    """What Alembic's env.py does here: use the connection that was handed over."""
-    connection = context.config.attributes["connection"]
-    context.configure(connection=connection, transaction_per_migration=True)
-    with context.begin_transaction():
-        context.run_migrations()
+def _refuse_newer(directory: ScriptDirectory, at: str | None) -> None:
+    known = {script.revision for script in directory.walk_revisions()}
+    if at is not None and at not in known:
+        raise StoreError(
+            f"the leaderboard's database was made by a newer Podium (its schema is {at}, this one knows {HEAD}): "
+            "update Podium, or name another database with --db"
+        )

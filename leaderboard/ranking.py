@@ -1,131 +1,182 @@
-"""Boards from records: who is how fast at what, on which device. Pure functions."""
+"""From records to boards: who is fastest, and which differences the readings cannot tell. Pure functions."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import fmean
 
-from harness.record import CaseResult, Record, TimingClass
+from harness.record import CaseResult, Record, Scalar, TimingClass
 from harness.statistics import Summary, geometric_mean, summarise
 
 
-@dataclass(frozen=True)
-class Row:
-    """One author's best time for one file."""
-
-    first_rank: int
-    last_rank: int
-    """The same as first_rank, or larger where intervals do not separate the entries."""
-    id: str
-    author: str
-    filename: str
-    created: str
-    score: Summary
-    speed_of_light: float | None
-    """Geometric mean over the cases of roofline time over time; None where the device's rates are not known."""
-    speedup: float | None
-    """Over the shipped torch baseline on the same board; None where that was never submitted."""
-    is_baseline: bool
-    precisions: tuple[str, ...]
-
-    @property
-    def rank(self) -> str:
-        """`2`, or `2–3` for a tie."""
-        return str(self.first_rank) if self.first_rank == self.last_rank else f"{self.first_rank}–{self.last_rank}"
-
-
-@dataclass(frozen=True)
-class Board:
-    """One problem version on one device model by one class of clock."""
+@dataclass(frozen=True, order=True)
+class BoardKey:
+    """What two entries must share to stand beside each other."""
 
     problem: str
     problem_hash: str
     device_model: str
     timing_class: TimingClass
-    cases: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CaseScore:
+    """One timed case."""
+
+    spec: dict[str, Scalar]
+    """The case without its seed."""
+    time: Summary
+    roofline_ns: float | None
+    precision: str | None
+
+
+@dataclass(frozen=True)
+class Score:
+    """What ranking needs of a record; small where the record is large."""
+
+    record_id: str
+    created: str
+    board: BoardKey
+    author: str
+    filename: str
+    sha256: str
+    is_baseline: bool
+    cases: tuple[CaseScore, ...]
+    time: Summary
+    """Geometric mean over the cases."""
+    light_share: float | None
+    """Geometric mean over the cases of roofline over time; None where a case has no roofline or no time."""
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The declared precisions that its timed outputs were nearest to, by name."""
+        return tuple(sorted({case.precision for case in self.cases if case.precision is not None}))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry's place: from `rank` to `rank_to`, both counted from 1 and equal where intervals separate."""
+
+    rank: int
+    rank_to: int
+    score: Score
+    speedup: float | None
+    """The baseline's time over this one's; None without a baseline on the board."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """One leaderboard, its rows by time."""
+
+    problem: str
+    problem_hash: str
+    device_model: str
+    timing_class: TimingClass
     rows: tuple[Row, ...]
 
 
-def score(record: Record) -> Summary:
-    """The geometric mean over the record's timed cases."""
-    return geometric_mean([_summary(case) for case in record.timed])
-
-
-def _summary(case: CaseResult) -> Summary:
-    assert case.timing is not None
-    return summarise(case.timing.batches)
-
-
-def case_names(record: Record) -> tuple[str, ...]:
-    """What was timed, seeds left out: records with other cases cannot be compared by their mean."""
-    return tuple(json.dumps({k: v for k, v in case.spec.items() if k != "seed"}) for case in record.timed)
-
-
-def rank(records: Iterable[Record]) -> list[Board]:
-    """All boards, by problem; on each, the best entry per author and file, fastest first.
-
-    Only records that may be ranked count. Where records of one problem version were timed on different sets of
-    cases, the newest record's set makes the board.
-    """
-    groups: dict[tuple[str, str, str, TimingClass], list[Record]] = {}
-    for record in records:
-        if record.is_ranked:
-            key = (record.problem.name, record.problem.content_hash, record.device.model, record.timing_class)
-            groups.setdefault(key, []).append(record)
-    boards = []
-    for key, group in sorted(groups.items()):
-        cases = case_names(max(group, key=lambda record: record.created))
-        boards.append(Board(*key, cases, _rows([record for record in group if case_names(record) == cases])))
-    return boards
-
-
-def _rows(records: Sequence[Record]) -> tuple[Row, ...]:
-    scored = [(score(record), record) for record in records]
-    best: dict[tuple[str, str], tuple[Summary, Record]] = {}
-    for entry in sorted(scored, key=lambda pair: (pair[0].time_ns, pair[1].created)):
-        best.setdefault((entry[1].submission.author, entry[1].submission.filename), entry)
-    ordered = sorted(best.values(), key=lambda pair: pair[0].time_ns)
-    baseline = min((each.time_ns for each, record in scored if record.submission.is_baseline), default=None)
-    ranks = rank_ranges([each for each, _ in ordered])
-    return tuple(_row(*ends, *entry, baseline) for ends, entry in zip(ranks, ordered, strict=True))
-
-
-def rank_ranges(summaries: Sequence[Summary]) -> list[tuple[int, int]]:
-    """First and last rank that each entry may hold: 1 + those surely faster, and all that are not surely slower."""
-    return [
-        (
-            1 + sum(other.high_ns < each.low_ns for other in summaries),
-            sum(other.low_ns <= each.high_ns for other in summaries),
-        )
-        for each in summaries
-    ]
-
-
-def _row(first: int, last: int, summary: Summary, record: Record, baseline_ns: float | None) -> Row:
-    names = {case.judgement.precision for case in record.cases if case.judgement and case.judgement.precision}
-    return Row(
-        first,
-        last,
-        record.id,
-        record.submission.author,
-        record.submission.filename,
-        record.created,
-        summary,
-        speed_of_light(record),
-        baseline_ns / summary.time_ns if baseline_ns and summary.time_ns > 0 else None,
-        record.submission.is_baseline,
-        tuple(sorted(names)),
+def score(record: Record) -> Score | None:
+    """A record's times with their intervals; None for one that may not be ranked."""
+    if not record.is_ranked:
+        return None
+    cases = tuple(_case_score(case) for case in record.timed)
+    return Score(
+        record_id=record.id,
+        created=record.created,
+        board=BoardKey(record.problem.name, record.problem.content_hash, record.device.model, record.timing_class),
+        author=record.submission.author,
+        filename=record.submission.filename,
+        sha256=record.submission.sha256,
+        is_baseline=record.submission.is_baseline,
+        cases=cases,
+        time=geometric_mean([case.time for case in cases]),
+        light_share=_light_share(cases),
     )
 
 
-def speed_of_light(record: Record) -> float | None:
-    """Geometric mean over the timed cases of the least possible time over the time; None if any is not known."""
-    shares = []
-    for case in record.timed:
-        time_ns = _summary(case).time_ns
-        if case.timing is None or case.timing.roofline_ns is None or time_ns <= 0:
-            return None
-        shares.append(case.timing.roofline_ns / time_ns)
-    return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else None
+def _case_score(case: CaseResult) -> CaseScore:
+    assert case.timing is not None
+    return CaseScore(
+        spec={key: value for key, value in case.spec.items() if key != "seed"},
+        time=summarise(case.timing.batches),
+        roofline_ns=case.timing.roofline_ns,
+        precision=case.judgement.precision if case.judgement else None,
+    )
+
+
+def _light_share(cases: Sequence[CaseScore]) -> float | None:
+    shares = [case.roofline_ns / case.time.time_ns for case in cases if case.roofline_ns and case.time.time_ns > 0]
+    return math.exp(fmean(map(math.log, shares))) if len(shares) == len(cases) else None
+
+
+def rank(entries: Iterable[Record | Score]) -> list[Board]:
+    """One board per problem, version of it, device model and timing class, by problem, the newest entry's board first.
+
+    Records that may not be ranked are left out. An author's file has one row, its best. Entries that were timed on
+    other cases (seeds aside) have no common scale: the newest entry's cases are the board's, and entries on others
+    wait until they are run again.
+    """
+    boards: defaultdict[BoardKey, list[Score]] = defaultdict(list)
+    for entry in entries:
+        found = score(entry) if isinstance(entry, Record) else entry
+        if found is not None:
+            boards[found.board].append(found)
+    newest = {key: max(utc(each.created) for each in scores) for key, scores in boards.items()}
+    keys = sorted(sorted(boards), key=lambda key: newest[key], reverse=True)
+    return [_board(key, boards[key]) for key in sorted(keys, key=lambda key: key.problem)]
+
+
+def _board(key: BoardKey, scores: Sequence[Score]) -> Board:
+    asked = _cases_asked(max(scores, key=lambda each: utc(each.created)))
+    best: dict[tuple[str, str], Score] = {}
+    for each in sorted((each for each in scores if _cases_asked(each) == asked), key=_order):
+        best.setdefault((each.author, each.filename), each)
+    rows = _rows(list(best.values()))
+    return Board(key.problem, key.problem_hash, key.device_model, key.timing_class, rows)
+
+
+def _cases_asked(score: Score) -> Hashable:
+    return tuple(sorted(json.dumps(case.spec, sort_keys=True) for case in score.cases))
+
+
+def _order(score: Score) -> tuple[bool, float, datetime]:
+    """By time, older first where equal; what could not be told from nothing comes last, not first."""
+    return score.time.time_ns <= 0, score.time.time_ns, utc(score.created)
+
+
+def _rows(scores: Sequence[Score]) -> tuple[Row, ...]:
+    """Ranks: as many places before an entry as are surely faster, as many behind as are surely slower."""
+    lows = sorted(each.time.low_ns for each in scores)
+    highs = sorted(_high(each) for each in scores)
+    baseline = next((each for each in scores if each.is_baseline), None)
+    return tuple(
+        Row(
+            rank=1 + bisect_left(highs, each.time.low_ns),
+            rank_to=bisect_right(lows, _high(each)),
+            score=each,
+            speedup=_speedup(baseline, each),
+        )
+        for each in scores
+    )
+
+
+def _high(score: Score) -> float:
+    return math.inf if score.time.high_ns is None else score.time.high_ns
+
+
+def _speedup(baseline: Score | None, score: Score) -> float | None:
+    if baseline is None or baseline.time.time_ns <= 0 or score.time.time_ns <= 0:
+        return None
+    return baseline.time.time_ns / score.time.time_ns
+
+
+def utc(created: str) -> datetime:
+    """An ISO 8601 time, UTC where it names no zone, as a UTC datetime without one."""
+    moment = datetime.fromisoformat(created)
+    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment

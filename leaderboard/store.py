@@ -1,193 +1,278 @@
-"""Where records are kept: an SQLite file of the user's, or any database that SQLAlchemy reaches by URL.
+"""Keeps records: what was acknowledged is there after a kill, and any number of processes may write at once.
 
-A record is there, whole, when `add` returns, whatever happens to the process or the machine afterwards.
+SQLAlchemy Core, on SQLite by default and on PostgreSQL by URL. Sources are kept once per content; a record's
+other data is one JSON text beside the columns that it is found by. Scores are a cache, worked out from records
+again whenever the code that works them out has changed.
 """
 
 from __future__ import annotations
 
-import contextlib
+import difflib
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Engine,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Select,
+    String,
+    Table,
+    Text,
+    and_,
+    delete,
+    insert,
+    select,
+)  # fmt: skip
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
 
+import harness.record
+import harness.statistics
 from harness.errors import StoreError
 from harness.record import Record, from_dict, to_dict
-from leaderboard import migrations
+from leaderboard import migrations, ranking
+from leaderboard.database import connect, explained, locate
+from leaderboard.ranking import BoardKey, Score
 
-BUSY_S = 30.0
-"""How long one writer waits for another."""
-
-_METADATA = sa.MetaData()
-SOURCES = sa.Table("sources", _METADATA, sa.Column("sha256", sa.String), sa.Column("source", sa.Text))
-RECORDS = sa.Table(
-    "records",
-    _METADATA,
-    *(
-        sa.Column(name, sa.Boolean if name == "ranked" else sa.Text)
-        for name in (
-            "id",
-            "created",
-            "mode",
-            "problem",
-            "problem_hash",
-            "device_model",
-            "timing_class",
-            "verdict",
-            "ranked",
-            "author",
-            "filename",
-            "sha256",
-            "record",
-        )
-    ),
+METADATA = MetaData()
+SOURCES = Table(
+    "sources",
+    METADATA,
+    Column("sha256", String, primary_key=True),
+    Column("text", Text, nullable=False),
 )
+RECORDS = Table(
+    "records",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("id", String, nullable=False, unique=True),
+    Column("created", DateTime, nullable=False),
+    Column("mode", String, nullable=False),
+    Column("problem", String, nullable=False),
+    Column("problem_hash", String, nullable=False),
+    Column("device_model", String, nullable=False),
+    Column("timing_class", String, nullable=False),
+    Column("verdict", String, nullable=False),
+    Column("author", String, nullable=False),
+    Column("filename", String, nullable=False),
+    Column("sha256", String, ForeignKey("sources.sha256"), nullable=False),
+    Column("body", Text, nullable=False),
+    Index("records_by_created", "created"),
+    Index("records_by_board", "problem", "problem_hash", "device_model", "timing_class"),
+    Index("records_by_outcome", "mode", "verdict"),
+    Index("records_by_entry", "author", "filename"),
+    Index("records_by_source", "sha256"),
+)
+SCORES = Table(
+    "scores",
+    METADATA,
+    Column("number", Integer, ForeignKey("records.number"), primary_key=True),
+    Column("code", String, nullable=False),
+    Column("body", Text, nullable=False),
+)
+_MAYBE_RANKED = and_(RECORDS.c.mode == "leaderboard", RECORDS.c.verdict == "passed")
+"""What SQL can tell of Record.is_ranked."""
+_NEAR_AMONG = 1000
+"""A mistyped id is compared with this many of the newest."""
 
 
-def open_store(url: str | None, *, home: Path) -> Store:
-    """The database at `url`, by default `podium.db` in `home`, made and brought up to date; StoreError otherwise."""
-    where = url or f"sqlite:///{home / 'podium.db'}"
-    try:
-        if url is None:
-            home.mkdir(parents=True, exist_ok=True)
-        engine = sa.create_engine(where, connect_args={"timeout": BUSY_S} if where.startswith("sqlite") else {})
-    except OSError as error:
-        raise StoreError(f"{home} cannot be made: {error.strerror}; set PODIUM_HOME to a folder of yours") from None
-    except (ArgumentError, NoSuchModuleError):
-        raise StoreError(f"--db {where!r} is no database URL; sqlite:///FILE or postgresql://USER@HOST/NAME") from None
-    except ModuleNotFoundError as error:
-        raise StoreError(f"--db {where!r} needs the Python package {error.name}: pip install {error.name}") from None
-    if engine.dialect.name == "sqlite":
-        sa.event.listen(engine, "connect", _prepare_sqlite)
-        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+def open_store(url: str | None = None, *, home: Path | None = None, writing: bool = False) -> Store:
+    """The store at this SQLAlchemy URL, else podium.db in `home`, PODIUM_HOME or the user's data folder.
+
+    Made if it is not there, brought to this version's schema if it is older. `writing` also makes sure, now rather
+    than after a long measurement, that it may be written. StoreError when it cannot be used.
+    """
+    engine = connect(locate(url, home))
+    with explained(engine.url):
+        migrations.upgrade(engine)
     store = Store(engine)
-    store.migrate()
+    if writing:
+        with store.writes():
+            pass
     return store
 
 
-def _prepare_sqlite(connection: Any, _: Any) -> None:
-    """Readers never wait (WAL); a commit is on the disk when it returns (synchronous FULL)."""
-    connection.isolation_level = None  # transactions are begun by the listener above, so that writers queue up
-    cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}")
-    cursor.execute("PRAGMA foreign_keys = ON")
-    cursor.execute("PRAGMA synchronous = FULL")
-    if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        cursor.execute("PRAGMA journal_mode = WAL")
-    cursor.close()
-
-
 class Store:
-    """Records by id and by board."""
+    """Records in a database. Every method may raise StoreError."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[Connection]:
-        """One transaction; whatever the database says becomes one line for a person."""
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except IntegrityError as error:
-            raise StoreError(f"this record is in the database already ({error.orig})") from None
-        except SQLAlchemyError as error:
-            raise StoreError(_explain(error, self._place())) from None
-
-    def _place(self) -> str:
-        return self._engine.url.database or str(self._engine.url)
-
-    def migrate(self) -> None:
-        """Bring the schema to HEAD; two processes may do so at once, and the later one finds nothing to do."""
-        with self._transaction() as connection:
-            version = migrations.version_of(connection)
-            if version is None:
-                migrations.upgrade(connection)
-            elif version != migrations.HEAD:
-                if version > migrations.HEAD:
-                    raise StoreError(f"{self._place()} was written by a newer Podium ({version}): upgrade this one")
-                migrations.upgrade(connection)
+    def close(self) -> None:
+        """Let go of all connections."""
+        self.engine.dispose()
 
     def add(self, record: Record) -> None:
-        """Keep a record. It is durable when this returns."""
-        data = to_dict(record)
-        source = data["submission"].pop("source")
-        row = {
-            "id": record.id,
-            "created": record.created,
-            "mode": record.mode,
-            "problem": record.problem.name,
-            "problem_hash": record.problem.content_hash,
-            "device_model": record.device.model,
-            "timing_class": record.timing_class,
-            "verdict": record.outcome.verdict,
-            "ranked": record.is_ranked,
-            "author": record.submission.author,
-            "filename": record.submission.filename,
-            "sha256": record.submission.sha256,
-            "record": json.dumps(data, separators=(",", ":")),
-        }
-        with self._transaction() as connection:
-            known = sa.select(SOURCES.c.sha256).where(SOURCES.c.sha256 == record.submission.sha256)
-            if connection.execute(known).first() is None:
-                connection.execute(SOURCES.insert().values(sha256=record.submission.sha256, source=source))
-            connection.execute(RECORDS.insert().values(**row))
+        """Keep a record; when this returns, it is on the disk. StoreError when one with its id is there already."""
+        submission = record.submission
+        if hashlib.sha256(submission.source.encode("utf-8", "surrogatepass")).hexdigest() != submission.sha256:
+            raise StoreError(f"record {record.id} names another sha256 than its source has; evaluate the file again")
+        row = _row(record)
+        try:
+            with self.writes() as connection:
+                _keep_source(connection, submission.sha256, submission.source)
+                connection.execute(insert(RECORDS).values(row))
+        except StoreError as error:
+            if isinstance(error.__cause__, IntegrityError):
+                raise StoreError(f"a record with the id {record.id} is there already") from error
+            raise
 
-    def get(self, record_id: str) -> Record:
-        """The record whose id is, or uniquely begins with, `record_id`."""
-        if not record_id or not record_id.isalnum():
-            raise StoreError(f"{record_id!r} is no record's id; `podium board` shows ids")
-        query = self._query().where(RECORDS.c.id.startswith(record_id)).limit(6)
-        with self._transaction() as connection:
-            rows = connection.execute(query).all()
-        if not rows:
-            raise StoreError(f"there is no record {record_id!r}; `podium board` shows ids")
-        exact = [row for row in rows if row.id == record_id]
-        if len(rows) > 1 and not exact:
-            raise StoreError(f"{record_id!r} is the beginning of {', '.join(row.id for row in rows)}; give more of it")
-        return _record(exact[0] if exact else rows[0])
+    def get(self, prefix: str) -> Record:
+        """The record whose id this is, or begins with this; StoreError naming near ids when it is not one."""
+        with self.reads() as connection:
+            found = connection.execute(_whole().where(RECORDS.c.id == self._id(connection, prefix))).one()
+        return _record(found)
 
-    def entries(self, problem: str | None = None, *, ranked_only: bool = True) -> list[Record]:
-        """Records, newest first: those that may stand on a board, or all."""
-        query = self._query().order_by(RECORDS.c.created.desc(), RECORDS.c.id)
-        if problem is not None:
-            query = query.where(RECORDS.c.problem == problem)
-        if ranked_only:
-            query = query.where(RECORDS.c.ranked)
-        with self._transaction() as connection:
-            return [_record(row) for row in connection.execute(query)]
+    def _id(self, connection: Connection, prefix: str) -> str:
+        query = select(RECORDS.c.id).order_by(RECORDS.c.number.desc())
+        matching = connection.scalars(query.where(RECORDS.c.id.startswith(prefix, autoescape=True)))
+        ids = [each for each in matching if each.startswith(prefix)]  # SQLite's LIKE takes A for a
+        if prefix in ids:
+            return prefix
+        if len(ids) == 1 and prefix:
+            return str(ids[0])
+        if ids:
+            raise StoreError(f"{prefix!r} begins the ids of {len(ids)} records: {_listed(ids)}; give more of it")
+        newest = list(connection.scalars(query.limit(_NEAR_AMONG)))
+        near = difflib.get_close_matches(prefix, newest, n=3, cutoff=0.5)
+        hint = f"did you mean {_listed(near)}?" if near else f"the newest are {_listed(newest[:3])}"
+        raise StoreError(f"there is no record {prefix!r}; {hint if newest else 'there are none at all yet'}")
 
-    def _query(self) -> sa.Select[Any]:
-        joined = RECORDS.join(SOURCES, RECORDS.c.sha256 == SOURCES.c.sha256)
-        return sa.select(RECORDS.c.id, RECORDS.c.record, SOURCES.c.source).select_from(joined)
+    def entries(
+        self, problem: str | None = None, problem_hash: str | None = None, ranked_only: bool = False
+    ) -> list[Record]:
+        """All records, or those of a problem, of one version of it, or that may be ranked; newest first."""
+        query = _whole().where(*_of(problem, problem_hash), *([_MAYBE_RANKED] if ranked_only else []))
+        with self.reads() as connection:
+            rows = connection.execute(query.order_by(*_NEWEST_FIRST)).all()
+        records = [_record(row) for row in rows]
+        return [record for record in records if record.is_ranked] if ranked_only else records
+
+    def boards(self) -> list[BoardKey]:
+        """What boards there are entries for, by problem."""
+        return sorted({score.board for score in self.scores()})
+
+    # --- scores ------------------------------------------------------------------------------------------
+
+    def scores(self, problem: str | None = None, problem_hash: str | None = None) -> list[Score]:
+        """ranking.score of all records that may be ranked (or a problem's, or of one version of it), newest first.
+
+        Much faster than to work them out from `entries`: only new records are, and all after a change of that code.
+        """
+        code = _scoring_code()
+        cached = and_(SCORES.c.number == RECORDS.c.number, SCORES.c.code == code)
+        query = select(RECORDS.c.number, SCORES.c.body).select_from(RECORDS.outerjoin(SCORES, cached))
+        query = query.where(_MAYBE_RANKED, *_of(problem, problem_hash)).order_by(*_NEWEST_FIRST)
+        with self.reads() as connection:
+            bodies: dict[int, str] = {number: body for number, body in connection.execute(query)}
+            missing = [number for number, body in bodies.items() if body is None]
+            fresh = {number: _scored(connection, number) for number in missing}
+        self._cache(fresh, code)
+        found = (json.loads(body) for body in (bodies | fresh).values())
+        return [from_dict(Score, each, "score") for each in found if each is not None]
+
+    def _cache(self, bodies: dict[int, str], code: str) -> None:
+        if not bodies:
+            return
+        try:
+            with self.writes() as connection:
+                connection.execute(delete(SCORES).where(SCORES.c.number.in_(bodies)))
+                rows = [{"number": number, "code": code, "body": body} for number, body in bodies.items()]
+                connection.execute(insert(SCORES), rows)
+        except StoreError:
+            pass  # a database that may only be read, or another process that was first: nothing is lost
+
+    # --- transactions ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def reads(self) -> Iterator[Connection]:
+        """One consistent view."""
+        with explained(self.engine.url), self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def writes(self) -> Iterator[Connection]:
+        """One transaction, durable when the block has ended."""
+        with explained(self.engine.url), self.engine.connect() as connection:
+            connection.execution_options(writes=True)
+            with connection.begin():
+                yield connection
+
+
+_NEWEST_FIRST = (RECORDS.c.created.desc(), RECORDS.c.number.desc())
+
+
+def _of(problem: str | None, problem_hash: str | None) -> list[Any]:
+    wanted = ((RECORDS.c.problem, problem), (RECORDS.c.problem_hash, problem_hash))
+    return [column == value for column, value in wanted if value is not None]
+
+
+def _whole() -> Select[Any]:
+    return select(RECORDS.c.id, RECORDS.c.body, SOURCES.c.text).select_from(RECORDS.join(SOURCES))
+
+
+def _row(record: Record) -> dict[str, Any]:
+    data = to_dict(record)
+    del data["submission"]["source"]
+    columns = {
+        "id": record.id,
+        "mode": record.mode,
+        "problem": record.problem.name,
+        "problem_hash": record.problem.content_hash,
+        "device_model": record.device.model,
+        "timing_class": record.timing_class,
+        "verdict": record.outcome.verdict,
+        "author": record.submission.author,
+        "filename": record.submission.filename,
+        "sha256": record.submission.sha256,
+    }
+    # A file's name may hold bytes that are no text; the body, in ASCII, keeps them.
+    row: dict[str, Any] = {key: value.encode("utf-8", "replace").decode() for key, value in columns.items()}
+    return row | {"created": ranking.utc(record.created), "body": json.dumps(data, allow_nan=False)}
+
+
+def _keep_source(connection: Connection, sha256: str, text: str) -> None:
+    if connection.scalar(select(SOURCES.c.sha256).where(SOURCES.c.sha256 == sha256)) is not None:
+        return
+    try:
+        with connection.begin_nested():
+            connection.execute(insert(SOURCES).values(sha256=sha256, text=text))
+    except IntegrityError:
+        pass  # another process kept the same text in this very moment
 
 
 def _record(row: Any) -> Record:
-    data = json.loads(row.record)
-    data["submission"]["source"] = row.source
     try:
+        data = json.loads(row.body)
+        data["submission"]["source"] = row.text
         return from_dict(Record, data)
-    except ValueError as error:
-        raise StoreError(f"record {row.id} cannot be read by this version of Podium: {error}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"record {row.id} was written by another Podium, try updating this one: {error}") from error
 
 
-_HINTS = {
-    "readonly": "cannot be written: check its permissions, or set PODIUM_HOME to a folder of yours",
-    "unable to open": "cannot be opened: check its folder's permissions, or set PODIUM_HOME to a folder of yours",
-    "permission denied": "cannot be opened: check its permissions, or set PODIUM_HOME to a folder of yours",
-    "disk is full": "has no room: the disk is full; free some, or set PODIUM_HOME to another disk",
-    "disk i/o error": "cannot be written: the disk is full or failing; set PODIUM_HOME to another disk",
-    "not a database": "is no Podium database: move it away, or name another with --db",
-    "malformed": "is damaged: move it away, and keep it if its records matter",
-    "locked": f"was locked by another process for {BUSY_S:.0f} s: see what else is using it",
-}
+def _scored(connection: Connection, number: int) -> str:
+    row = connection.execute(_whole().where(RECORDS.c.number == number)).one()
+    found = ranking.score(_record(row))
+    return json.dumps(None if found is None else to_dict(found), allow_nan=False)
 
 
-def _explain(error: SQLAlchemyError, place: str) -> str:
-    text = str(error.orig if isinstance(error, DBAPIError) else error)
-    hint = next((hint for words, hint in _HINTS.items() if words in text.lower()), None)
-    return f"the database {place} {hint}" if hint else f"the database {place} failed: {text.splitlines()[0]}"
+def _scoring_code() -> str:
+    """A fingerprint of the code that turns a record into a score."""
+    files = (harness.record.__file__, harness.statistics.__file__, ranking.__file__)
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
+
+
+def _listed(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:5]) + (", …" if len(ids) > 5 else "")
+
+
+__all__ = ["BoardKey", "Score", "Store", "StoreError", "open_store"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.record import CaseResult, Record
-from harness.statistics import Summary, claimed_ns, summarise
-from leaderboard.ranking import Board, score, speed_of_light
+from harness.statistics import Summary, claimed_ns, geometric_mean, summarise
+from leaderboard.ranking import Board, Row
 
 MARKS = {"passed": ("✓", "green"), "not-run": ("–", "dim")}
 CLASSES = {
@@ -21,15 +21,6 @@ CLASSES = {
     "cpu": "CPU wall time, small cases",
     "interpreter": "Triton's interpreter on the CPU, small cases: says nothing about a GPU",
 }
-
-
-def duration(time_ns: float) -> str:
-    """A time with three or four digits and its unit."""
-    for unit, scale in (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)):
-        value = time_ns / scale
-        if value < 999.5 or unit == "s":
-            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
-    raise AssertionError("unreachable")
 
 
 def precise_duration(time_ns: float) -> str:
@@ -43,11 +34,10 @@ def precise_duration(time_ns: float) -> str:
 
 def spread(summary: Summary) -> str:
     """Half of the 95 % interval in percent."""
-    return (
-        "± ?"
-        if summary.half_width > 9.99
-        else f"±{100 * summary.half_width:.{1 if summary.half_width >= 0.01 else 2}f} %"
-    )
+    half = summary.half_width
+    if half is None or half > 9.99:
+        return "± ?"
+    return f"±{100 * half:.{2 if half < 0.01 else 1}f} %"
 
 
 def percent(share: float | None) -> str:
@@ -57,68 +47,78 @@ def percent(share: float | None) -> str:
 
 def case_table(record: Record) -> RenderableType:
     """Every case: verdict and error, and where it was timed, both clocks and the share of the speed of light."""
-    parts: list[RenderableType] = []
     tests = [case for case in record.cases if case.stage == "test"]
     timed = [case for case in record.cases if case.stage == "benchmark"]
-    if tests:
-        parts.append(_test_table(tests))
-    if timed:
-        parts.append(_time_table(timed))
+    parts = [_section("test", tests, _test_cells)] if tests else []
+    parts += [_section("benchmark", timed, _time_cells)] if timed else []
     return Group(*parts)
 
 
+Cells = dict[str, str]
+"""A row's cells by column title; a column that is empty in every row is left out."""
+LEFT = ("verdict", "as", "gpumode", "bound")
+
+
+def _section(title: str, cases: Sequence[CaseResult], cells: Callable[[CaseResult], Cells]) -> RenderableType:
+    rows = [cells(case) for case in cases]
+    titles = [name for name in rows[0] if any(row[name] for row in rows)]
+    same = (
+        {key for key in cases[0].spec if len({str(case.spec.get(key)) for case in cases}) == 1}
+        if len(cases) > 1
+        else set()
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    table.add_column("", width=1)
+    table.add_column(title, overflow="fold", min_width=16)
+    for name in titles:
+        table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
+    for case, row in zip(cases, rows, strict=True):
+        words = [f"{key}={value}" for key, value in case.spec.items() if key not in same and not _is_secret(case, key)]
+        table.add_row(_mark(case), Text(" ".join(words)), *(Text(row[name]) for name in titles))
+    common = " ".join(f"{key}={value}" for key, value in cases[0].spec.items() if key in same)
+    parts: list[RenderableType] = [table]
+    if common:
+        parts.append(Padding(Text(f"every case: {common}", "dim"), (0, 0, 0, 3)))
+    return Group(*parts, *(note for case in cases for note in _note(case)), Text())
+
+
+def _is_secret(case: CaseResult, key: str) -> bool:
+    """Seeds of timed cases are long and say nothing; `--json` has them."""
+    return key == "seed" and case.stage == "benchmark"
+
+
 def _mark(case: CaseResult) -> Text:
+    if case.doubts:
+        return Text("?", "yellow")
     mark, colour = MARKS.get(case.outcome.verdict, ("✗", "red"))
     return Text(mark, colour)
 
 
-def _table(*columns: tuple[str, bool]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("", width=1)
-    for title, right in columns:
-        table.add_column(title, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    return table
+def _test_cells(case: CaseResult) -> Cells:
+    judged = case.judgement
+    return {
+        "verdict": case.outcome.verdict,
+        "worst row": "" if judged is None or judged.row_error is None else f"{judged.row_error:.2g}",
+        "limit": "" if judged is None or judged.row_limit is None else f"{judged.row_limit:.2g}",
+        "as": (judged.precision or "") if judged else "",
+        "gpumode": (judged.gpumode or "") if judged else "",
+    }
 
 
-def _test_table(cases: Iterable[CaseResult]) -> RenderableType:
-    table = _table(
-        ("test", False), ("verdict", False), ("worst row", True), ("limit", True), ("as", False), ("gpumode", False)
-    )
-    notes: list[RenderableType] = []
-    for case in cases:
-        judged = case.judgement
-        row = "–" if judged is None or judged.row_error is None else f"{judged.row_error:.2g}"
-        limit = "" if judged is None or judged.row_limit is None else f"{judged.row_limit:.2g}"
-        precision = judged.precision or "" if judged else ""
-        published = judged.gpumode or "" if judged else ""
-        table.add_row(_mark(case), case.name, case.outcome.verdict, row, limit, precision, published)
-        notes += _note(case)
-    return Group(table, *notes, Text())
-
-
-def _time_table(cases: Iterable[CaseResult]) -> RenderableType:
-    table = _table(
-        ("benchmark", False), ("time", True), ("95 %", True), ("events", True), ("of light", True), ("bound", False)
-    )
-    notes: list[RenderableType] = []
-    for case in cases:
-        name = " ".join(f"{key}={value}" for key, value in case.spec.items() if key != "seed")
-        if case.timing is None:
-            table.add_row(_mark(case), name, case.outcome.verdict, "", "", "", "")
-        else:
-            summary, claimed = summarise(case.timing.batches), claimed_ns(case.timing)
-            light = case.timing.roofline_ns / summary.time_ns if case.timing.roofline_ns and summary.time_ns else None
-            table.add_row(
-                _mark(case) if not case.doubts else Text("?", "yellow"),
-                name,
-                precise_duration(summary.time_ns),
-                spread(summary),
-                "" if claimed is None else precise_duration(claimed),
-                percent(light),
-                case.timing.roofline_bound or "",
-            )
-        notes += _note(case)
-    return Group(table, *notes, Text())
+def _time_cells(case: CaseResult) -> Cells:
+    timing = case.timing
+    if timing is None:
+        empty = dict.fromkeys(("95 %", "events", "of light", "bound"), "")
+        return {"time": case.outcome.verdict, **empty}
+    summary, claimed = summarise(timing.batches), claimed_ns(timing)
+    light = timing.roofline_ns / summary.time_ns if timing.roofline_ns and summary.time_ns > 0 else None
+    return {
+        "time": precise_duration(summary.time_ns),
+        "95 %": spread(summary),
+        "events": "" if claimed is None else precise_duration(claimed),
+        "of light": "" if light is None else percent(light),
+        "bound": timing.roofline_bound or "",
+    }
 
 
 def _note(case: CaseResult) -> list[RenderableType]:
@@ -135,10 +135,9 @@ def summary_lines(record: Record) -> list[Text]:
     device = record.device.model + (f" ({record.device.architecture})" if record.device.architecture else "")
     lines = [_verdict_line(record)]
     if record.outcome.verdict == "passed" and record.timed:
-        result = score(record)
-        light = speed_of_light(record)
+        result = geometric_mean([summarise(case.timing.batches) for case in record.timed if case.timing])
         text = f"score {precise_duration(result.time_ns)} {spread(result)}, geometric mean of {len(record.timed)} cases"
-        lines.append(Text(text + (f", {percent(light)} of the speed of light" if light else ""), "bold"))
+        lines.append(Text(text, "bold"))
         lines.append(Text(f"{CLASSES[record.timing_class]}; {device}", "dim"))
     else:
         lines.append(Text(device, "dim"))
@@ -164,21 +163,37 @@ def board_table(board: Board) -> RenderableType:
     """One board, fastest first."""
     heading = Text(board.problem, "bold")
     heading.append(f"  {board.device_model}", "default")
-    heading.append(f"\n{CLASSES.get(board.timing_class, board.timing_class)}; {len(board.cases)} cases", "not bold dim")
-    columns = [("rank", True), ("file", False), ("author", False), ("score", True), ("95 %", True)]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for title, right in (*columns, ("of light", True), ("vs torch", True), ("as", False), ("id", False)):
-        table.add_column(title, justify="right" if right else "left", no_wrap=right or title == "id", overflow="fold")
-    for row in board.rows:
-        table.add_row(
-            row.rank,
-            row.filename + (" (baseline)" if row.is_baseline else ""),
-            row.author,
-            precise_duration(row.score.time_ns),
-            spread(row.score),
-            percent(row.speed_of_light),
-            "–" if row.speedup is None else f"{row.speedup:.2f}×",
-            ", ".join(row.precisions) or "–",
-            row.id,
-        )
-    return Group(heading, table, Text())
+    cases = len(board.rows[0].score.cases) if board.rows else 0
+    heading.append(f"\n{CLASSES[board.timing_class]}; geometric mean of {cases} cases", "not bold dim")
+    rows = [_board_cells(row) for row in board.rows]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    for title in [name for name in rows[0] if any(row[name] for row in rows)] if rows else []:
+        if title == "author":
+            table.add_column(title, no_wrap=True, overflow="ellipsis", max_width=12)
+        elif title == "file":
+            table.add_column(title, overflow="fold", min_width=20)
+        else:
+            table.add_column(title, justify="left" if title in ("id", "as") else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(row[column.header]) for column in table.columns if isinstance(column.header, str)))
+    note = "* the shipped torch baseline\n" if any(row.score.is_baseline for row in board.rows) else ""
+    return Group(heading, table, Text(note, "dim"))
+
+
+def _board_cells(row: Row) -> Cells:
+    score = row.score
+    return {
+        "rank": _rank(row),
+        "id": score.record_id,
+        "file": score.filename + ("*" if score.is_baseline else ""),
+        "author": score.author,
+        "score": precise_duration(score.time.time_ns),
+        "95 %": spread(score.time),
+        "of light": "" if score.light_share is None else percent(score.light_share),
+        "vs torch": "" if row.speedup is None else f"{row.speedup:.2f}×",
+        "as": ", ".join(score.precisions),
+    }
+
+
+def _rank(row: Row) -> str:
+    return str(row.rank) if row.rank == row.rank_to else f"{row.rank}–{row.rank_to}"

@@ -59,7 +59,8 @@ def test_submit_records_a_right_kernel_and_the_board_shows_it(podium: Podium, tm
 
     board = podium("board", PROBLEM, "--json")
     (shown,) = json.loads(board.stdout)
-    assert [(row["id"], row["author"], row["first_rank"]) for row in shown["rows"]] == [(record_id, "ada", 1)]
+    rows = [(row["score"]["record_id"], row["score"]["author"], row["rank"]) for row in shown["rows"]]
+    assert rows == [(record_id, "ada", 1)]
     assert shown["timing_class"] == "cpu"
     assert "kernel.py" in podium("board", PROBLEM).stdout
 
@@ -138,7 +139,7 @@ def test_a_case_of_one_s_own_is_run_and_not_recorded(podium: Podium, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["submit", "missing.py", "-p", PROBLEM], "missing.py does not exist; `podium start PROBLEM missing.py` makes one"),
+        (["submit", "missing.py", "-p", PROBLEM], "missing.py does not exist; `podium start PROBLEM missing.py`"),
         (["submit", ".", "-p", PROBLEM], ". is a folder"),
         (["submit", "latin.py", "-p", PROBLEM], "latin.py is not UTF-8 text (line 2)"),
         (["submit", "kernel.py", "-p", "fp4gemm"], "there is no problem 'fp4gemm'; did you mean fp4_gemm"),
@@ -146,11 +147,14 @@ def test_a_case_of_one_s_own_is_run_and_not_recorded(podium: Podium, tmp_path: P
         (["submit", "kernel.py", "-p", "broken"], "task.yml:1: field 'files': is required"),
         (["submit", "kernel.py", "-p", PROBLEM, "--case", "row=3"], "unknown key 'row'; did you mean 'rows'?"),
         (["submit", "kernel.py", "-p", PROBLEM, "--case", "rows=99"], "also needs columns"),
-        (["submit", "kernel.py", "-p", PROBLEM, "--db", "nonsense"], "no database URL"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--db", "nonsense"], "--db is not a database URL"),
         (["submit", "kernel.py", "-p", PROBLEM, "--db", "sqlite:////proc/nowhere/x.db"], "cannot be opened"),
         (["board", "fp4gemm"], "did you mean fp4_gemm"),
         (["show", "00000000"], "there is no record '00000000'"),
-        (["show", "a%b"], "is no record's id"),
+        (["show", "a%b"], "there is no record 'a%b'"),
+        (["show"], "Missing argument 'ID'"),
+        (["submit", "kernel.py", "--mode", "fast"], "'fast' is not one of 'test', 'benchmark', 'leaderboard'"),
+        (["frobnicate"], "No such command 'frobnicate'"),
         (["start", "nothing_like_it"], "there is no problem 'nothing_like_it'"),
         (["start", "fp4_gemm", "kernel.py"], "kernel.py exists already"),
         (["problems", "nope"], "there is no problem 'nope'"),
@@ -249,7 +253,7 @@ def test_an_unknown_device_is_refused(podium: Podium) -> None:
 
 # --- two at once, stopped, killed ----------------------------------------------------------------------------
 
-SLOW = "import time\ndef custom_kernel(data):\n    print('called', flush=True); time.sleep(0.05)\n    return 2 * data[0] + data[1]\n"
+SLOW = RIGHT.replace("    return", "    import time; time.sleep(0.05)\n    return")
 
 
 def start(tmp_path: Path, file: str) -> subprocess.Popen[str]:
@@ -287,7 +291,7 @@ def test_two_submits_at_once_are_both_recorded(podium: Podium, tmp_path: Path) -
     records = [json.loads(run.communicate(timeout=120)[0]) for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
     (board,) = json.loads(podium("board", PROBLEM, "--json").stdout)
-    assert {row["id"] for row in board["rows"]} == {record["id"] for record in records}
+    assert {row["score"]["record_id"] for row in board["rows"]} == {record["id"] for record in records}
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])

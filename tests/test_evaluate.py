@@ -131,7 +131,7 @@ def test_a_wrong_kernel_fails_and_every_case_is_still_shown(run: Run) -> None:
         ("def custom_kernel(): return 0\n", "must take exactly one argument"),
         ("raise SystemExit(0)\n", "it called sys.exit(0)"),
         ("import os\nprint('all tests passed')\nos._exit(0)\n", "exit status 0"),
-        ("def deep(): raise ValueError('no')\n\n\ndeep()\n", "ValueError: no\n  submission.py:4, in <module>\n    deep()"),
+        ("def f(): raise ValueError('no')\n\n\nf()\n", "ValueError: no\n  submission.py:4, in <module>\n    f()"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_loaded_says_where(run: Run, source: str, message: str) -> None:

@@ -127,7 +127,8 @@ def test_too_much_memory_ends_it(start: Start) -> None:
 
 def test_everything_that_it_started_ends_with_it(start: Start, tmp_path: Path) -> None:
     peer = start(
-        "import subprocess\nchild = subprocess.Popen(['sleep', '600'])\nopen('pid', 'w').write(str(child.pid))\nsay(LOADED); hear()"
+        "import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
+        "open('pid', 'w').write(str(child.pid))\nsay(LOADED); hear()"
     )
     peer.receive(wire.Loaded, timeout_s=20)
     pid = int((tmp_path / "pid").read_text())
