@@ -8,8 +8,8 @@ KERNEL ?= submissions/fp4_gemm/triton_dot_scaled.py
 .PHONY: score test check format clean
 
 score: $(VENV)/.installed  ## Submit a shipped kernel, print its table and the leaderboard
-	$(BIN)/podium submit $(KERNEL)
-	$(BIN)/podium board
+	@$(BIN)/podium submit $(KERNEL)
+	@$(BIN)/podium board
 
 test: $(VENV)/.developer  ## Every test
 	$(BIN)/python -m pytest
@@ -24,15 +24,15 @@ format: $(VENV)/.developer
 	$(BIN)/ruff check --fix .
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Podium needs Python 3.11 or newer: make PYTHON=python3.12")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Podium needs Python 3.11 or newer: make PYTHON=python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (torch is large: the first time takes minutes) ..."
-	$(PIP) -e .
-	touch $@
+	@$(PIP) -e .
+	@touch $@
 
 $(VENV)/.developer: $(VENV)/.installed
-	$(PIP) -e '.[dev]'
-	touch $@
+	@$(PIP) -e '.[dev]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache

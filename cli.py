@@ -146,11 +146,11 @@ def submit(
     """
     from harness.cases import select_cases
     from harness.evaluate import Request, evaluate
-    from harness.submission import default_author, problem_for, read_submission
+    from harness.submission import default_author, marked_baseline, problem_for, read_submission
 
     submission = read_submission(file, name or default_author())
     found = load(problem_for(file, submission.source, problem, roots()))
-    submission = dataclasses.replace(submission, is_baseline=is_baseline(found, submission.sha256))
+    submission = marked_baseline(submission, found.name)
     chosen = select_cases(cases, listed(found, device)) if cases else None
     ranked = mode == "leaderboard" and chosen is None
     store = open_store(db, writing=True) if ranked else None
@@ -326,14 +326,6 @@ def current_hashes() -> dict[str, str]:
         except ProblemError:
             continue  # `podium problems` says what is wrong with it
     return hashes
-
-
-def is_baseline(problem: Problem, sha256: str) -> bool:
-    """Whether this file is the problem's shipped torch baseline."""
-    import hashlib
-
-    shipped = Path(__file__).parent / "submissions" / problem.name / "torch_reference.py"
-    return shipped.is_file() and hashlib.sha256(shipped.read_bytes()).hexdigest() == sha256
 
 
 def home() -> Path:

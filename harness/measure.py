@@ -21,7 +21,7 @@ POLLS = 4_000_000
 """Looks of a gate before it gives up: some seconds, each look being 1 to 2 microseconds over the bus."""
 PROBE_POLLS = 150_000
 """The same when finding out whether a kernel waits for the GPU itself."""
-JUDGE_NS = 60_000_000
+JUDGE_NS = 30_000_000
 """Time for judging one batch's outputs; at least one is judged, drawn after the batch ended."""
 ORDERS, ORDERS_BY_MESSAGE = ("REER", "ERRE"), ("RE", "ER")
 """Gates of one sample: with calls (R), empty (E). On an H200 every second batch of small commands takes up to 40 us

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import hashlib
 import re
@@ -35,6 +36,13 @@ def read_submission(path: Path, author: str) -> Submission:
         line = content[: error.start].count(b"\n") + 1
         raise SubmissionError(f"{path} is not UTF-8 text (line {line}); save it as UTF-8") from None
     return Submission(path.name, author, hashlib.sha256(content).hexdigest(), source)
+
+
+def marked_baseline(submission: Submission, problem: str) -> Submission:
+    """The same, marked as the baseline if it is the problem's shipped torch_reference.py, byte for byte."""
+    shipped = Path(__file__).resolve().parents[1] / "submissions" / problem / "torch_reference.py"
+    known = shipped.is_file() and hashlib.sha256(shipped.read_bytes()).hexdigest() == submission.sha256
+    return dataclasses.replace(submission, is_baseline=known)
 
 
 def popcorn_problem(source: str) -> str | None:
