@@ -151,16 +151,29 @@ def submit(
     submission = read_submission(file, name or default_author())
     found = load(problem_for(file, submission.source, problem, roots()))
     submission = marked_baseline(submission, found.name)
-    chosen = select_cases(cases, listed(found, device)) if cases else None
+    optional = ("regime",) if found.regimes else ()
+    chosen = select_cases(cases, listed(found, device), optional) if cases else None
     ranked = mode == "leaderboard" and chosen is None
     store = open_store(db, writing=True) if ranked else None
-    request = Request(found, submission, mode, device, caches(), chosen, limits(timeout))
+    request = Request(found, submission, mode, device, caches(), chosen, limits(found, timeout))
     with progress(not as_json) as listen:
         record = evaluate(request, listen)
     if store is not None:
-        store.add(record)
+        keep(store, record, as_json)
     show_record(record, as_json, store)
     sys.exit(exit_code(record))
+
+
+def keep(store: Store, record: Record, as_json: bool) -> None:
+    """Record it; if that fails, what was measured is at least shown before the error."""
+    from harness.errors import StoreError
+
+    try:
+        store.add(record)
+    except StoreError:
+        if not as_json:
+            show_record(record, as_json, None)
+        raise
 
 
 def listed(problem: Problem, device: str) -> tuple[Case, ...]:
@@ -168,11 +181,13 @@ def listed(problem: Problem, device: str) -> tuple[Case, ...]:
     return problem.smoke if device == "cpu" and problem.smoke else (*problem.tests, *problem.benchmarks)
 
 
-def limits(timeout: float | None) -> Any:
-    """Deadlines: the defaults, or one for all stages."""
+def limits(problem: Problem, timeout: float | None) -> Any:
+    """Deadlines: the problem's for an import or a first call, a minute for the calls after it; or one for all."""
     from harness.processes.isolation import Limits
 
-    return Limits() if timeout is None else Limits(load_s=timeout, compile_s=timeout, call_s=timeout)
+    if timeout is not None:
+        return Limits(load_s=timeout, compile_s=timeout, call_s=timeout)
+    return Limits(load_s=problem.timeouts.test_s, compile_s=problem.timeouts.test_s)
 
 
 def exit_code(record: Record) -> int:

@@ -72,7 +72,7 @@ def main() -> None:
             print(parts[-1], flush=True)
     device_facts, software = records[0].device, records[0].software
     versions = f"torch {software.torch}, Triton {software.triton}, {software.runtime}, Python {software.python}"
-    head = f"# Shipped kernels on {device_facts.model}\n\n{records[0].created}, driver {device_facts.driver}, {versions}.\n"
+    head = f"# Shipped kernels on {device_facts.model}\n\n{records[0].created}, {versions}.\n"
     boards = "".join(text(board_table(board)) for board in rank(records))
     arguments.output.write_text("\n".join([head, *parts, "## Boards\n", boards]), encoding="utf-8")
     print(boards)

@@ -77,15 +77,16 @@ def _typed(value: str) -> Scalar:
 def select_cases(texts: Sequence[str], listed: Sequence[Case], optional: Sequence[str] = ()) -> tuple[Case, ...]:
     """What `--case` asks for: listed cases that match the given words, or a new one that gives every key.
 
-    The seed may be left out of a new case (it is then 0); so may the keys in `optional`. ProblemError when a
-    text matches nothing and does not give every key.
+    The seed may be left out of a new case (it is then 0); so may the keys in `optional` and those that not every
+    listed case has. ProblemError when a text matches nothing and does not give every other key.
     """
     names = list(dict.fromkeys([*(key for case in listed for key in case.spec), *optional]))
     chosen: list[Case] = []
     for text in texts:
         given = parse_case(text, names)
         matching = [case for case in listed if given.items() <= case.spec.items()]
-        missing = [name for name in names if name not in given and name != "seed" and name not in optional]
+        sometimes = {*optional, "seed", *(name for name in names if any(name not in case.spec for case in listed))}
+        missing = [name for name in names if name not in given and name not in sometimes]
         if matching:
             chosen += matching
         elif not missing:

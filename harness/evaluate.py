@@ -82,7 +82,7 @@ def evaluate(request: Request, listen: Listener = lambda progress: None) -> Reco
             run.begin_stage("benchmark")
             run.each(run.benchmarks, "benchmark", broken or run.worst(), lambda case: run.timed(pair, case))
             run.begin_stage("end")
-            facts = (pair.device, pair.software, pair.isolation, pair.output)
+            facts = (pair.device, pair.software, pair.isolation, pair.output, pair.notes)
     return run.record(broken, *facts)
 
 
@@ -96,7 +96,6 @@ class _Run:
         self.tests, self.benchmarks = _cases(request, self.master)
         self.results: list[CaseResult] = []
         self.timing_class: TimingClass | None = None
-        self.notes: list[str] = []
         self.stages_ns: dict[str, int] = {}
         self._stage = ""
         self._since_ns = 0
@@ -167,7 +166,9 @@ class _Run:
 
     # --- the end ---------------------------------------------------------------------------------------
 
-    def record(self, broken: Outcome | None, device: Any, software: Any, isolation: Any, output: str) -> Record:
+    def record(
+        self, broken: Outcome | None, device: Any, software: Any, isolation: Any, output: str, notes: Any
+    ) -> Record:
         """Everything, frozen."""
         request = self.request
         default: TimingClass = "cpu" if request.device == "cpu" else "gated"
@@ -184,7 +185,7 @@ class _Run:
             outcome=_clean(broken or self.worst() or Outcome("passed")),
             cases=tuple(replace(each, outcome=_clean(each.outcome)) for each in self.results),
             stages_ns=self.stages_ns,
-            notes=tuple(self.notes),
+            notes=notes,
             output=output,
         )
 
@@ -220,12 +221,19 @@ def _clean(outcome: Outcome) -> Outcome:
     return replace(outcome, message=printable(outcome.message))
 
 
+def _lock_file(path: Path) -> int:
+    """Open the lock's file, made if need be: readable is enough for a lock, whoever made it."""
+    with contextlib.suppress(FileExistsError):
+        return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
 @contextlib.contextmanager
 def device_lock(device: str, listen: Listener) -> Iterator[None]:
     """One run at a time on a device: two at once would time each other. Freed by the system if this process dies."""
     path = Path(tempfile.gettempdir()) / f"podium-lock-{device.replace(':', '-')}"
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = _lock_file(path)
     except OSError as error:
         raise DeviceError(f"cannot lock {device}: {error.strerror} ({path}); remove that file or set TMPDIR") from error
     try:

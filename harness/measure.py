@@ -76,7 +76,7 @@ class _Timer:
         self.pair = pair
         self.draw = draw
         self.on_cpu = pair.setting.kind == "cpu"
-        self.by_message = self.on_cpu
+        self.by_message = not pair.gated
         self.worst: wire.Judged | None = None
         self.due_ns = 0.0
 
@@ -127,7 +127,7 @@ class _Timer:
         self._renew(range(sets))
         self.pair.oracle(wire.Deal(), wire.Dealt)
         once = self._ask(wire.Call(0), wire.Called, limits.call_s)
-        if not self.on_cpu:
+        if not self.by_message:
             self._probe((0,))
         estimate = once.claim_ns
         order = tuple(range(min(sets, plan(estimate, sets, on_cpu=self.by_message).calls)))

@@ -108,7 +108,10 @@ class Started:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The harness's kernels ran once."""
+    """The harness's kernels ran once. Where the device can have no gate, `missing` says why."""
+
+    gated: bool
+    missing: str
 
 
 @dataclass(frozen=True)

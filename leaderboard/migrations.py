@@ -27,7 +27,7 @@ def upgrade(engine: Engine) -> None:
 
     Each revision is one transaction, begun by taking the database's lock for writers and looking again: of
     processes that start at the same moment, one does the step and the others find it done. The engine's write
-    transactions must begin with that lock on SQLite (store.open_store sees to it).
+    transactions must begin with that lock on SQLite (database.connect sees to it).
     """
     with engine.connect() as connection:
         if current(connection) == HEAD:

@@ -145,9 +145,9 @@ def _cases_asked(score: Score) -> Hashable:
     return tuple(sorted(json.dumps(case.spec, sort_keys=True) for case in score.cases))
 
 
-def _order(score: Score) -> tuple[bool, float, datetime]:
-    """By time, older first where equal; what could not be told from nothing comes last, not first."""
-    return score.time.time_ns <= 0, score.time.time_ns, utc(score.created)
+def _order(score: Score) -> tuple[float, datetime]:
+    """By time, older first where equal; what could not be told from nothing counts as long as it may have taken."""
+    return score.time.time_ns or _high(score), utc(score.created)
 
 
 def _rows(scores: Sequence[Score]) -> tuple[Row, ...]:

@@ -29,8 +29,10 @@ from sqlalchemy import (
     Text,
     and_,
     delete,
+    false,
     insert,
     select,
+    update,
 )  # fmt: skip
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
@@ -39,9 +41,10 @@ import harness.record
 import harness.statistics
 from harness.errors import StoreError
 from harness.record import Record, from_dict, to_dict
+from harness.statistics import Summary
 from leaderboard import migrations, ranking
 from leaderboard.database import connect, explained, locate
-from leaderboard.ranking import BoardKey, Score
+from leaderboard.ranking import BoardKey, CaseScore, Score
 
 METADATA = MetaData()
 SOURCES = Table(
@@ -96,8 +99,8 @@ def open_store(url: str | None = None, *, home: Path | None = None, writing: boo
         migrations.upgrade(engine)
     store = Store(engine)
     if writing:
-        with store.writes():
-            pass
+        with store.writes() as connection:  # SQLite lets a writer begin even where it may not write
+            connection.execute(update(SCORES).where(false()).values(code=""))
     return store
 
 
@@ -117,14 +120,22 @@ class Store:
         if hashlib.sha256(submission.source.encode("utf-8", "surrogatepass")).hexdigest() != submission.sha256:
             raise StoreError(f"record {record.id} names another sha256 than its source has; evaluate the file again")
         row = _row(record)
-        try:
-            with self.writes() as connection:
-                _keep_source(connection, submission.sha256, submission.source)
-                connection.execute(insert(RECORDS).values(row))
-        except StoreError as error:
-            if isinstance(error.__cause__, IntegrityError):
-                raise StoreError(f"a record with the id {record.id} is there already") from error
-            raise
+        for is_last in (False, True):
+            try:
+                with self.writes() as connection:
+                    _keep_source(connection, submission.sha256, submission.source)
+                    connection.execute(insert(RECORDS).values(row))
+                return
+            except StoreError as error:
+                if not isinstance(error.__cause__, IntegrityError):
+                    raise
+                # Either the id is taken, or another process kept the same source in this very moment: then once more.
+                if is_last or self._has(record.id):
+                    raise StoreError(f"a record with the id {record.id} is there already") from error
+
+    def _has(self, record_id: str) -> bool:
+        with self.reads() as connection:
+            return connection.scalar(select(RECORDS.c.number).where(RECORDS.c.id == record_id)) is not None
 
     def get(self, prefix: str) -> Record:
         """The record whose id this is, or begins with this; StoreError naming near ids when it is not one."""
@@ -133,12 +144,14 @@ class Store:
         return _record(found)
 
     def _id(self, connection: Connection, prefix: str) -> str:
+        if not prefix:
+            raise StoreError("an id is empty; `podium board` shows them")
         query = select(RECORDS.c.id).order_by(RECORDS.c.number.desc())
         matching = connection.scalars(query.where(RECORDS.c.id.startswith(prefix, autoescape=True)))
         ids = [each for each in matching if each.startswith(prefix)]  # SQLite's LIKE takes A for a
         if prefix in ids:
             return prefix
-        if len(ids) == 1 and prefix:
+        if len(ids) == 1:
             return str(ids[0])
         if ids:
             raise StoreError(f"{prefix!r} begins the ids of {len(ids)} records: {_listed(ids)}; give more of it")
@@ -177,8 +190,8 @@ class Store:
             missing = [number for number, body in bodies.items() if body is None]
             fresh = {number: _scored(connection, number) for number in missing}
         self._cache(fresh, code)
-        found = (json.loads(body) for body in (bodies | fresh).values())
-        return [from_dict(Score, each, "score") for each in found if each is not None]
+        found = (_score(body) for body in (bodies | fresh).values())
+        return [each for each in found if each is not None]
 
     def _cache(self, bodies: dict[int, str], code: str) -> None:
         if not bodies:
@@ -241,13 +254,8 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _keep_source(connection: Connection, sha256: str, text: str) -> None:
-    if connection.scalar(select(SOURCES.c.sha256).where(SOURCES.c.sha256 == sha256)) is not None:
-        return
-    try:
-        with connection.begin_nested():
-            connection.execute(insert(SOURCES).values(sha256=sha256, text=text))
-    except IntegrityError:
-        pass  # another process kept the same text in this very moment
+    if connection.scalar(select(SOURCES.c.sha256).where(SOURCES.c.sha256 == sha256)) is None:
+        connection.execute(insert(SOURCES).values(sha256=sha256, text=text))
 
 
 def _record(row: Any) -> Record:
@@ -263,6 +271,15 @@ def _scored(connection: Connection, number: int) -> str:
     row = connection.execute(_whole().where(RECORDS.c.number == number)).one()
     found = ranking.score(_record(row))
     return json.dumps(None if found is None else to_dict(found), allow_nan=False)
+
+
+def _score(body: str) -> Score | None:
+    """What `_scored` wrote, by this very code: there is no need to check each field, and many to read."""
+    data = json.loads(body)
+    if data is None:
+        return None
+    cases = tuple(CaseScore(**{**each, "time": Summary(**each["time"])}) for each in data["cases"])
+    return Score(**{**data, "board": BoardKey(**data["board"]), "cases": cases, "time": Summary(**data["time"])})
 
 
 def _scoring_code() -> str:

@@ -114,6 +114,33 @@ def test_doubts_exit_with_three(podium: Podium, tmp_path: Path, monkeypatch: pyt
     assert "passed with doubts, and therefore not ranked" in result.stdout
 
 
+def test_a_record_that_cannot_be_kept_is_at_least_shown(
+    podium: Podium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.errors import StoreError
+    from leaderboard.store import Store
+
+    def full(store: Store, record: Record) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(Store, "add", full)
+    result = podium("submit", kernel(tmp_path), "-p", PROBLEM, "--device", "cpu")
+    assert result.exit_code == 1
+    assert "passed: kernel.py" in result.stdout
+    assert "recorded" not in result.stdout
+    assert result.stderr == "podium: the disk is full\n"
+
+
+def test_a_place_for_scratch_that_cannot_be_written_is_a_mistake(
+    podium: Podium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "caches").write_text("not a folder")
+    result = podium("submit", kernel(tmp_path), "-p", PROBLEM, "--device", "cpu", "--mode", "test")
+    assert result.exit_code == 1
+    assert "a run could not be set up" in one_line(result)
+
+
 def test_a_case_of_one_s_own_is_run_and_not_recorded(podium: Podium, tmp_path: Path) -> None:
     result = podium(
         "submit",

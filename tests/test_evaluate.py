@@ -41,18 +41,18 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def _leftovers() -> set[str]:
-    """Folders, shared memory, descriptors and child processes of runs."""
-    folders = set(glob.glob(f"{tempfile.gettempdir()}/podium-{os.getpid()}-*")) | set(glob.glob("/dev/shm/*"))
-    descriptors = {f"descriptor {name}" for name in os.listdir("/proc/self/fd")}
-    children = set()
-    for stat in glob.glob("/proc/[0-9]*/cmdline"):
+    """Folders, shared memory, descriptors and processes that runs of this process have left."""
+    mark = f"podium-{os.getpid()}-"
+    found = set(glob.glob(f"{tempfile.gettempdir()}/{mark}*")) | set(glob.glob("/dev/shm/*podium*"))
+    found |= {f"descriptor {name}" for name in os.listdir("/proc/self/fd")}
+    for process in glob.glob("/proc/[0-9]*"):
         try:
-            words = Path(stat).read_bytes()
+            parent = Path(process, "stat").read_text().rpartition(")")[2].split()[1]
+            if parent == str(os.getpid()) or mark.encode() in Path(process, "environ").read_bytes():
+                found.add(process)
         except OSError:
             continue
-        if b"harness.processes" in words or b"warden.py" in words:
-            children.add(stat)
-    return folders | descriptors | children
+    return found
 
 
 def end(record: Record) -> tuple[str, str]:

@@ -28,6 +28,7 @@ class ScriptedPair:
     ) -> None:
         self.setting = SimpleNamespace(kind=kind, limits=Limits())
         self.interprets = False
+        self.gated = kind != "cpu" and script.get("gated", True)
         self.generation = 0
         self.per_call_ns, self.empty_ns = per_call_ns, empty_ns
         self.synchronises = script.get("synchronises", False)
@@ -190,6 +191,12 @@ def test_on_the_cpu_the_gate_is_a_message() -> None:
     pair = ScriptedPair(kind="cpu")
     timed = time(pair)
     assert timed.timing_class == "cpu"
+    assert all(order.by_message for order in pair.orders(wire.Arm))
+
+
+def test_a_gpu_that_can_have_no_gate_is_timed_call_by_call() -> None:
+    pair = ScriptedPair(gated=False)
+    assert time(pair).timing_class == "host-synchronising"
     assert all(order.by_message for order in pair.orders(wire.Arm))
 
 

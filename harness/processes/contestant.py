@@ -56,6 +56,7 @@ class Contestant:
     orders: BinaryIO
     kernel: Callable[[Any], Any] | None = None
     mapping: Mapping | None = None
+    flush: Any = None
     queue: Any = None
     stage: Stage = "prepare"
 
@@ -72,13 +73,20 @@ class Contestant:
     # --- one method an order ---------------------------------------------------------------------------
 
     def prepare(self, order: wire.Prepare) -> None:
-        """Device context and the harness's own kernels."""
+        """Device context and the harness's own kernels. A device that cannot share a page has no gate."""
+        missing = ""
         if self.device != "cpu":
             from harness.timing.enqueue import Queue
+            from harness.timing.flush import Flush
 
-            self.queue = Queue(self.page_fd, order.cache_bytes)
-            self.queue.rehearse()
-        self.say(wire.Prepared())
+            self.flush = Flush(order.cache_bytes)
+            self.flush()
+            try:
+                self.queue = Queue(self.page_fd, self.flush)
+                self.queue.rehearse()
+            except RuntimeError as error:
+                self.queue, missing = None, str(error)
+        self.say(wire.Prepared(gated=self.queue is not None, missing=missing))
 
     def load(self, order: wire.Load) -> None:
         """Import the submission from the working folder."""
@@ -110,7 +118,7 @@ class Contestant:
         self.mapping = Mapping(arena, inputs, seals, stand_in)
         if self.queue is not None:
             sizes = sum(sharing.span_bytes(tensor) for tensor in sharing.tensors(stand_in))
-            self.mapping.touch = self.queue.touch_buffer(sizes)
+            self.mapping.touch = self.flush.stand_in(sizes)
         self.say(wire.Mapped())
 
     def unmap(self, order: wire.Unmap) -> None:
@@ -170,8 +178,8 @@ class Contestant:
         """Call after call, the device idle before and after each; wall times in ns."""
         claims = []
         for index in order:
-            if self.queue is not None:
-                self.queue.flush()
+            if self.flush is not None:
+                self.flush()
             self.synchronize()
             start = time.perf_counter_ns()
             output = None if empty else self._call(index)

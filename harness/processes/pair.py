@@ -25,7 +25,7 @@ from harness.processes.isolation import (
     memory_file,
     sweep_scratch,
 )
-from harness.processes.peer import Peer, PeerEnded, pipes, shut
+from harness.processes.peer import Peer, PeerEnded, pipes, printable, shut
 from harness.processes.warden import Warden
 from harness.record import Device, Layer, Outcome
 from harness.timing.gate import PAGE_BYTES, Page
@@ -61,6 +61,10 @@ class Pair:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.isolation: tuple[Layer, ...] = ()
+        self.gated = False
+        """Whether the contestant's device can wait for the referee's word."""
+        self.notes: tuple[str, ...] = ()
+        """What this machine could not give."""
         self.generation = 0
         self.outputs: list[str] = []
         self._contestant: Peer | None = None
@@ -68,6 +72,15 @@ class Pair:
         self._loaded: wire.Loaded | Outcome | None = None
 
     def __enter__(self) -> Pair:
+        try:
+            return self._enter()
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            raise DeviceError(
+                f"a run could not be set up: {error.strerror}{where}; TMPDIR and PODIUM_HOME can name other places"
+            ) from error
+
+    def _enter(self) -> Pair:
         sweep_scratch()
         self.scratch = make_scratch()
         self._warden = Warden()
@@ -203,6 +216,10 @@ class Pair:
             raise DeviceError(f"a contestant process could not start: {ended.message}\n{self.output}") from None
         if isinstance(report, wire.Failed):
             raise DeviceError(f"a contestant process could not use the device: {report.message}")
+        self.gated = report.gated
+        if report.missing:
+            note = f"no gate on this device, calls are timed one by one: {printable(report.missing)}"
+            self.notes = tuple(dict.fromkeys((*self.notes, note)))
 
     def load(self) -> wire.Loaded | Outcome:
         """Import the submission: what it defines, or how it failed."""

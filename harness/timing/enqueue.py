@@ -13,9 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from harness.timing.flush import Flush
 from harness.timing.gate import DONE, EXPIRED, PAGE_BYTES, RELEASE
-
-_BLOCK = 8192
 
 
 @triton.jit(do_not_specialize=["generation", "polls"])
@@ -34,29 +33,17 @@ def _done_kernel(words, generation, done: tl.constexpr):
     tl.atomic_xchg(words + done, generation, sem="release", scope="sys")
 
 
-@triton.jit(do_not_specialize=["count"])
-def _read_kernel(source, sink, count, block: tl.constexpr):
-    """Read `count` zeros; the store never happens, and the compiler cannot know."""
-    offsets = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    total = tl.sum(tl.load(source + offsets, mask=offsets < count, other=0))
-    if total != 0:
-        tl.store(sink, total)
-
-
 class Queue:
     """One contestant's GPU queue with the harness's own commands. Sizes in bytes, times in ns."""
 
-    def __init__(self, page_descriptor: int, cache_bytes: int, calls: int = 32) -> None:
+    def __init__(self, page_descriptor: int, flush: Flush, calls: int = 32) -> None:
         self._mapping = mmap.mmap(page_descriptor, PAGE_BYTES)
         self._words = torch.frombuffer(self._mapping, dtype=torch.int32)
         # Flag 2 maps the page into the device's address space; Triton then takes the tensor as it is.
         code = torch.cuda.cudart().cudaHostRegister(self._words.data_ptr(), PAGE_BYTES, 2)
         if int(code) != 0:
             raise RuntimeError(f"the driver would not map the gate's page (error {int(code)})")
-        self._cache_bytes = cache_bytes
-        # A flush by reading: written lines would be written back on the timed kernel's time.
-        self._flush = torch.zeros(2 * cache_bytes // 4, dtype=torch.int32, device="cuda")
-        self._sink = torch.zeros(1, dtype=torch.int32, device="cuda")
+        self._flush = flush
         self._events = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(calls)
         ]
@@ -66,7 +53,7 @@ class Queue:
         opened = self._words[RELEASE].item()
         self._gate(opened, 1)
         self._gate(opened + 1, 1)  # takes the branch that gives up
-        self.flush()
+        self._flush()
         _done_kernel[(1,)](self._words, int(self._words[DONE].item()), DONE, num_warps=1)
         for start, end in self._events:
             start.record()
@@ -76,19 +63,6 @@ class Queue:
 
     def _gate(self, generation: int, polls: int) -> None:
         _gate_kernel[(1,)](self._words, generation, polls, RELEASE, EXPIRED, num_warps=1)
-
-    def _read(self, buffer: torch.Tensor) -> None:
-        _read_kernel[(triton.cdiv(buffer.numel(), _BLOCK),)](buffer, self._sink, buffer.numel(), _BLOCK)
-
-    def flush(self) -> None:
-        """Replace the cache's contents by reading other memory."""
-        self._read(self._flush)
-
-    def touch_buffer(self, size_bytes: int) -> torch.Tensor | None:
-        """Zeros [size/4] int32 to stand for an output in empty batches; None where they would fill the cache."""
-        if not 4 <= size_bytes <= self._cache_bytes // 4:
-            return None
-        return torch.zeros(size_bytes // 4, dtype=torch.int32, device="cuda")
 
     def enqueue(
         self,
@@ -109,9 +83,9 @@ class Queue:
         if generation is not None:
             self._gate(generation, polls)
         for (start, end), index in zip(self._events, order, strict=False):
-            self.flush()
+            self._flush()
             if touch is not None:
-                self._read(touch)
+                self._flush.read(touch)
             start.record()
             output = call(index) if call else None
             end.record()

@@ -42,8 +42,3 @@ def upgrade() -> None:
         sa.Column("code", sa.String, nullable=False),
         sa.Column("body", sa.Text, nullable=False),
     )
-
-
-def downgrade() -> None:
-    for name in ("scores", "records", "sources"):
-        op.drop_table(name)
