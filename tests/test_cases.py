@@ -1,0 +1,68 @@
+"""Cases: their names, what --case selects, and seeds that nobody knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.cases import Case, parse_case, secret_seeds, select_cases
+from harness.errors import ProblemError
+
+LISTED = (
+    Case({"m": 16, "n": 64, "seed": 1}),
+    Case({"m": 16, "n": 96, "seed": 2}),
+    Case({"m": 33, "n": 32, "seed": 3, "regime": "heavy"}),
+)
+
+
+def test_a_case_is_named_by_its_words_and_a_name_selects_it() -> None:
+    case = Case({"m": 16, "causal": True, "scale": 0.5, "kind": "two words", "seed": 3})
+    assert case.name == "m=16 causal=true scale=0.5 kind='two words' seed=3"
+    assert parse_case(case.name, list(case.spec)) == case.spec
+
+
+def test_a_seed_is_replaced_only_where_there_is_one() -> None:
+    assert LISTED[0].with_seed(9).spec == {"m": 16, "n": 64, "seed": 9}
+    assert Case({"m": 1}).with_seed(9).spec == {"m": 1}
+    assert LISTED[0].shape == {"m": 16, "n": 64}
+
+
+def test_some_words_select_all_listed_cases_that_match() -> None:
+    assert select_cases(["m=16"], LISTED) == LISTED[:2]
+    assert select_cases(["m=16", "n=96"], LISTED) == LISTED[:2]
+    assert select_cases(["regime=heavy"], LISTED) == LISTED[2:]
+
+
+def test_all_words_make_a_case_of_one_s_own_in_the_listed_order() -> None:
+    (case,) = select_cases(["n=128 m=7"], LISTED)
+    assert list(case.spec.items()) == [("m", 7), ("n", 128), ("seed", 0)]
+    (case,) = select_cases(["n=128 m=7 regime=shifted seed=5"], LISTED)
+    assert case.spec == {"m": 7, "n": 128, "seed": 5, "regime": "shifted"}
+    (case,) = select_cases(["m=1 n=2 regime=shifted"], LISTED[:2], ("regime",))
+    assert case.spec == {"m": 1, "n": 2, "seed": 0, "regime": "shifted"}
+
+
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        ("m=17", "matches no listed case, and a case of your own also needs n"),
+        ("mm=3", "unknown key 'mm'; did you mean 'm'?"),
+        ("colour=3", "unknown key 'colour'; this problem's keys are m, n, seed, regime"),
+        ("m", "'m' is not key=value"),
+        ("m=", "'m=' is not key=value"),
+        ("m=1 m=2", "'m' is given twice"),
+        ("", "--case is empty"),
+        ("m='1", "No closing quotation"),
+    ],
+)
+def test_what_selects_nothing_says_why(text: str, because: str) -> None:
+    with pytest.raises(ProblemError, match=because.replace("?", r"\?")):
+        select_cases([text], LISTED)
+
+
+def test_secret_seeds_depend_on_the_secret_and_the_case_only() -> None:
+    first = secret_seeds(b"a", LISTED)
+    assert first == secret_seeds(b"a", LISTED)
+    assert [case.shape for case in first] == [case.shape for case in LISTED]
+    seeds = [case.spec["seed"] for case in (*first, *secret_seeds(b"b", LISTED))]
+    assert len(set(seeds)) == 6
+    assert all(isinstance(seed, int) and 0 <= seed < 2**62 for seed in seeds)

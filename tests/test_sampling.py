@@ -1,0 +1,55 @@
+"""Planning batches and stopping: by precision, by time, by count, and never by what the number says."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.record import Batch
+from harness.timing.sampling import LOOKS, SLOW_LOOKS, plan, stop
+
+
+@pytest.mark.parametrize(
+    ("estimate_ns", "sets", "calls"),
+    [(6e3, 24, 24), (6e3, 5, 5), (2e6, 24, 10), (9e6, 24, 2), (50e6, 24, 2), (50e6, 1, 1)],
+)
+def test_a_batch_holds_what_fits_into_twenty_milliseconds(estimate_ns: float, sets: int, calls: int) -> None:
+    assert plan(estimate_ns, sets, on_cpu=False).calls == calls
+
+
+def test_slow_calls_on_a_cpu_are_sampled_a_few_times() -> None:
+    assert plan(1e9, 24, on_cpu=True).looks == SLOW_LOOKS
+    assert plan(1e9, 24, on_cpu=True).calls == 1
+    assert plan(1e6, 24, on_cpu=True).looks == LOOKS
+
+
+def batches(*per_call: int) -> list[Batch]:
+    return [Batch(10, 10 * each + 1000, 1000) for each in per_call]
+
+
+def test_nothing_stops_before_the_first_look() -> None:
+    assert stop(plan(1e4, 24, on_cpu=False), batches(*[10_000] * 7)) is None
+
+
+def test_still_readings_stop_at_a_look_and_not_between() -> None:
+    planned = plan(1e4, 24, on_cpu=False)
+    assert stop(planned, batches(*[10_000] * 8)) == "precision"
+    assert stop(planned, batches(*[10_000] * 9)) is None
+
+
+def test_restless_readings_stop_at_the_last_look() -> None:
+    planned = plan(1e4, 24, on_cpu=False)
+    restless = batches(*[10_000 + 900 * (index % 5) for index in range(64)])
+    assert stop(planned, restless[:63]) is None
+    assert stop(planned, restless) == "batches"
+
+
+def test_kernel_time_has_a_cap() -> None:
+    planned = plan(1e4, 24, on_cpu=False)
+    restless = batches(*[5_000_000 + 900_000 * (index % 5) for index in range(9)])
+    assert stop(planned, restless) == "time"
+
+
+def test_precision_is_the_same_question_for_every_scale() -> None:
+    planned = plan(1e4, 24, on_cpu=False)
+    readings = [1000 + (7 * index) % 5 for index in range(8)]
+    assert stop(planned, batches(*readings)) == stop(planned, batches(*(each * 100 for each in readings)))
