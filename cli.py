@@ -116,7 +116,10 @@ def main() -> None:
 # --- submit ------------------------------------------------------------------------------------------------
 
 
-@main.command(epilog=example("podium submit submissions/fp4_gemm/triton_dot_scaled.py --mode test"))
+@main.command(
+    short_help="Verify, time and rank a kernel.",
+    epilog=example("podium submit submissions/fp4_gemm/triton_dot_scaled.py --mode test"),
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "-p", "--problem", metavar="PROBLEM", help="Name, alias or folder. Default: the #!POPCORN line, or the folder."
@@ -218,7 +221,7 @@ def show_record(record: Record, as_json: bool, store: Store | None) -> None:
 # --- problems, start ---------------------------------------------------------------------------------------
 
 
-@main.command(epilog=example("podium problems mla_decode"))
+@main.command(short_help="All problems, or the task of one.", epilog=example("podium problems mla_decode"))
 @click.argument("name", required=False)
 @json_option
 def problems(name: str | None, as_json: bool) -> None:
@@ -234,7 +237,7 @@ def problems(name: str | None, as_json: bool) -> None:
         console().print(problem_page(found[0]) if name else problem_list(found))
 
 
-@main.command(epilog=example("podium start fp4_gemm my_kernel.py"))
+@main.command(short_help="Begin a kernel from a template.", epilog=example("podium start fp4_gemm my_kernel.py"))
 @click.argument("problem")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 def start(problem: str, file: Path | None) -> None:
@@ -252,7 +255,7 @@ def start(problem: str, file: Path | None) -> None:
 # --- board, show -------------------------------------------------------------------------------------------
 
 
-@main.command(epilog=example("podium board fp4_gemm"))
+@main.command(short_help="The leaderboard, or one problem's.", epilog=example("podium board fp4_gemm"))
 @click.argument("problem", required=False)
 @click.option("--all", "every", is_flag=True, help="Boards of earlier versions of the problem, too.")
 @db_option
@@ -277,7 +280,7 @@ def board(problem: str | None, every: bool, db: str | None, as_json: bool) -> No
         console().print(board_table(each))
 
 
-@main.command(epilog=example("podium show 3f9a --code"))
+@main.command(short_help="One record: its table, or its source.", epilog=example("podium show 3f9a --code"))
 @click.argument("record_id", metavar="ID")
 @click.option("--code", is_flag=True, help="The submission's source.")
 @db_option
@@ -294,7 +297,7 @@ def show(record_id: str, code: bool, db: str | None, as_json: bool) -> None:
 # --- doctor ------------------------------------------------------------------------------------------------
 
 
-@main.command(epilog=example("podium doctor"))
+@main.command(short_help="What this machine can give.", epilog=example("podium doctor"))
 @device_option
 @json_option
 def doctor(device: str, as_json: bool) -> None:

@@ -99,6 +99,13 @@ def select_cases(texts: Sequence[str], listed: Sequence[Case], optional: Sequenc
     return tuple({case.name: case for case in chosen}.values())
 
 
+def regime_cases(master: bytes, cases: Sequence[Case], regimes: Sequence[str]) -> tuple[Case, ...]:
+    """The first case once in each regime that none of the cases has, the first regime being what the others are in."""
+    known = {case.spec.get("regime", regimes[0] if regimes else None) for case in cases}
+    left = [regime for regime in regimes if regime not in known]
+    return secret_seeds(master, [Case({**cases[0].spec, "regime": regime}) for regime in left if cases])
+
+
 def secret_seeds(master: bytes, cases: Sequence[Case]) -> tuple[Case, ...]:
     """The same cases with seeds that nobody knows before the run: 62 bits of HMAC-SHA-256(master, case)."""
     return tuple(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
-from harness.cases import Case, secret_seeds
+from harness.cases import Case, regime_cases, secret_seeds
 from harness.errors import DeviceError, PodiumError
 from harness.measure import Timed, measure
 from harness.problem import Problem
@@ -191,10 +191,16 @@ class _Run:
 
 
 def _cases(request: Request, master: bytes) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
-    """Tests and benchmarks of a run: the asked ones, or the problem's; secret seeds where a time will be ranked."""
+    """Tests and benchmarks of a run: the asked ones, or the problem's.
+
+    The problem's tests are joined by one in each further regime, on contents nobody has seen; benchmarks get secret
+    seeds where a time will be ranked.
+    """
     problem, asked = request.problem, request.cases
     tests = asked or (problem.smoke if request.device == "cpu" and problem.smoke else problem.tests)
     benchmarks = asked or (problem.smoke if request.device == "cpu" and problem.smoke else problem.benchmarks)
+    if asked is None:
+        tests = (*tests, *regime_cases(master, tests, problem.regimes))
     if request.mode == "test":
         return tests, ()
     if request.mode == "leaderboard" and asked is None:

@@ -15,19 +15,23 @@ def progress_line(visible: bool) -> Iterator[Callable[[Any], None]]:
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
-    columns = (SpinnerColumn("line"), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as bar:
+    # The description may be cut at the terminal's edge; the bar and the clock may not.
+    text = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+    columns = (SpinnerColumn("line"), BarColumn(bar_width=16), TimeElapsedColumn(), text)
+    console = Console(stderr=True, highlight=False)
+    with Progress(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task("start", total=None)
 
         def listen(progress: Any) -> None:
             if progress is None:
                 return
-            batches = f", {progress.batches} batches" if progress.batches else ""
-            place = f" {progress.done + 1}/{progress.total}  {progress.case}" if progress.total else ""
+            batches = f", {progress.batches} samples" if progress.batches else ""
+            place = f" {progress.done + 1}/{progress.total}{batches}  {progress.case}" if progress.total else ""
             bar.update(
                 task,
-                description=f"{progress.stage}{place}{batches}",
+                description=f"{progress.stage}{place}",
                 completed=progress.done,
                 total=progress.total or None,
             )

@@ -28,8 +28,8 @@ DOUBTS: dict[Doubt, str] = {
     "state-carried": "the first call on new contents is slower: something is kept from call to call",
     "sandbox-denied": "it tried something that its sandbox forbids",
 }
-HIDDEN = {"seed"}
-"""Of timed cases: secret seeds are long and say nothing. `--json` has them."""
+SECRET_SEED = 1 << 32
+"""Seeds from here on are long and say nothing. `--json` has them, and those of timed cases."""
 
 Cells = dict[str, str]
 
@@ -101,10 +101,13 @@ def case_table(record: Record) -> RenderableType:
     return Group(*parts)
 
 
+def _is_hidden(title: str, key: str, value: Scalar) -> bool:
+    return key == "seed" and (title == "benchmark" or (isinstance(value, int) and value >= SECRET_SEED))
+
+
 def _section(
     title: str, cases: Sequence[CaseResult], columns: Sequence[Column], cells: Callable[[CaseResult], Cells]
 ) -> RenderableType:
-    hidden = HIDDEN if title == "benchmark" else set()
     common = _common(cases)
     lines: list[Line] = []
     for reason, group in groupby(cases, _not_run):
@@ -113,11 +116,14 @@ def _section(
             lines.append(_line(alike[0], f"{len(alike)} not run", {}, columns, [Text(plain(reason))]))
             continue
         for case in alike:
-            words = (f"{key}={value}" for key, value in case.spec.items() if key not in {*common, *hidden})
+            shown = [key for key in case.spec if key not in common and not _is_hidden(title, key, case.spec[key])]
+            words = [f"{key}={case.spec[key]}" for key in shown]
             lines.append(_line(case, " ".join(words), cells(case), columns, _notes(case)))
     grid = Grid((Column("", is_left=True), Column(title, True, CASE.least), *columns), tuple(lines))
     is_listed = len(lines) > 1 or len(cases) == 1
-    said = " ".join(f"{key}={value}" for key, value in common.items() if is_listed and key not in hidden)
+    said = " ".join(
+        f"{key}={value}" for key, value in common.items() if is_listed and not _is_hidden(title, key, value)
+    )
     return Group(grid, *([Text(f"   every case: {plain(said)}", "dim")] if said else []), Text())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.cases import Case, parse_case, secret_seeds, select_cases
+from harness.cases import Case, parse_case, regime_cases, secret_seeds, select_cases
 from harness.errors import ProblemError
 
 LISTED = (
@@ -57,6 +57,14 @@ def test_all_words_make_a_case_of_one_s_own_in_the_listed_order() -> None:
 def test_what_selects_nothing_says_why(text: str, because: str) -> None:
     with pytest.raises(ProblemError, match=because.replace("?", r"\?")):
         select_cases([text], LISTED)
+
+
+def test_each_regime_that_no_case_is_in_is_tried_once() -> None:
+    regimes = ("normal", "heavy", "ragged", "shifted")
+    tried = regime_cases(b"a", LISTED, regimes)
+    assert [case.shape for case in tried] == [{"m": 16, "n": 64, "regime": each} for each in ("ragged", "shifted")]
+    assert tried != regime_cases(b"b", LISTED, regimes)
+    assert regime_cases(b"a", LISTED, ()) == ()
 
 
 def test_secret_seeds_depend_on_the_secret_and_the_case_only() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness import wire
-from harness.processes.isolation import environment, launch
+from harness.processes.isolation import environment, launch, prune_caches
 from harness.processes.peer import Peer, PeerEnded, pipes, printable, shut
 
 Start = Callable[..., Peer]
@@ -179,6 +179,15 @@ def test_a_child_sees_one_gpu(
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert environment(device, tmp_path, tmp_path)["CUDA_VISIBLE_DEVICES"] == expected
+
+
+def test_the_caches_used_longest_ago_are_forgotten(tmp_path: Path) -> None:
+    for age, name in enumerate(("new", "older", "oldest")):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    prune_caches(tmp_path, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "older"]
+    prune_caches(tmp_path / "not there")
 
 
 def test_a_killed_referee_leaves_no_child_and_no_folder(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ PASSED_ON = (
 )
 """Variables of the referee's environment that toolchains need; everything else stays behind."""
 
+KEPT_CACHES = 100
+"""Submissions whose compiled kernels are kept."""
 MAX_FILE_BYTES = 4 << 30
 MAX_OPEN_FILES = 4096
 
@@ -131,19 +133,23 @@ def confine(process: subprocess.Popen[bytes], limits: Limits) -> tuple[Layer, ..
         Layer("own session", True, "killed as a whole at the end"),
         Layer("clean environment", True, "toolchain variables only"),
         Layer("scratch folder", True, "removed at the end"),
-        Layer("memory watch", Path(f"/proc/{process.pid}/statm").exists(), f"{limits.host_memory_bytes >> 20} MiB"),
+        Layer(
+            "memory watch",
+            Path(f"/proc/{process.pid}/statm").exists(),
+            f"ended above {limits.host_memory_bytes / (1 << 30):.1f} GiB of the host's",
+        ),
     ]
     wanted = {
-        "no core dump": (resource.RLIMIT_CORE, 0),
-        "file size limit": (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
-        "open files limit": (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
+        "no core dump": (resource.RLIMIT_CORE, 0, "none is written"),
+        "file size limit": (resource.RLIMIT_FSIZE, MAX_FILE_BYTES, f"{MAX_FILE_BYTES >> 30} GiB a file"),
+        "open files limit": (resource.RLIMIT_NOFILE, MAX_OPEN_FILES, f"{MAX_OPEN_FILES} at once"),
     }
-    for name, (kind, value) in wanted.items():
-        layers.append(_limit(process.pid, name, kind, value))
+    for name, (kind, value, detail) in wanted.items():
+        layers.append(_limit(process.pid, name, kind, value, detail))
     return tuple(layers)
 
 
-def _limit(pid: int, name: str, kind: int, value: int) -> Layer:
+def _limit(pid: int, name: str, kind: int, value: int, detail: str) -> Layer:
     if not hasattr(resource, "prlimit"):
         return Layer(name, False, "this system has no prlimit")
     try:
@@ -152,7 +158,7 @@ def _limit(pid: int, name: str, kind: int, value: int) -> Layer:
         resource.prlimit(pid, kind, (bounded, bounded))
     except (OSError, ValueError) as error:
         return Layer(name, False, str(error))
-    return Layer(name, True, str(bounded))
+    return Layer(name, True, detail if bounded == value else f"{bounded}, the system's own limit")
 
 
 def make_scratch() -> Path:
@@ -169,6 +175,16 @@ def sweep_scratch() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
             continue  # somebody else was quicker
+
+
+def prune_caches(folder: Path, keep: int = KEPT_CACHES) -> None:
+    """Forget the compile caches that were used longest ago."""
+    try:
+        known = sorted(folder.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+    except OSError:
+        return  # not there yet, or another run is pruning it
+    for old in known[keep:]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _is_alive(pid: int) -> bool:

@@ -23,6 +23,7 @@ from harness.processes.isolation import (
     launch,
     make_scratch,
     memory_file,
+    prune_caches,
     sweep_scratch,
 )
 from harness.processes.peer import Peer, PeerEnded, pipes, printable, shut
@@ -157,6 +158,8 @@ class Pair:
         folder = self._lay("contestant", {entry.name: entry.source for entry in setting.problem.contestant_files})
         (folder / "submission.py").write_text(setting.source, encoding="utf-8")
         setting.caches.mkdir(parents=True, exist_ok=True)
+        os.utime(setting.caches)
+        prune_caches(setting.caches.parent)
         shared = (self._page_fd, self._memory_fd)
         limit = setting.limits.host_memory_bytes
         peer = self._launch("contestant", folder, shared, wire.CONTESTANT_REPORTS, limit)
