@@ -64,12 +64,15 @@ _NAN_PAYLOADS = {
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.dtype.is_complex:
-        tensor = torch.view_as_real(tensor)
-    return tensor.view(_INTEGERS[tensor.element_size()])
+    return _real(tensor).view(_INTEGERS[_real(tensor).element_size()])
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.dtype.is_complex else tensor
 
 
 def _poison_bits(tensor: torch.Tensor) -> int:
+    tensor = _real(tensor)
     if tensor.dtype in _NAN_PAYLOADS:
         return _NAN_PAYLOADS[tensor.dtype]
     size = tensor.element_size()

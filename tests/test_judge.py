@@ -81,6 +81,14 @@ def test_the_poison_is_not_an_honest_nan() -> None:
         assert tensor.isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64, torch.complex64])
+def test_other_types_have_a_poison_too(dtype: torch.dtype) -> None:
+    tensor = torch.ones(3, dtype=dtype)
+    assert not poisoned(tensor).any()
+    poison(tensor)
+    assert poisoned(tensor).all()
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_finite_where_the_reference_is_is_wrong(value: float) -> None:
     output = reference()
