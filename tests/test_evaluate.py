@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
@@ -28,11 +29,11 @@ def run(tmp_path: Path) -> Iterator[Run]:
     """Evaluate a submission's text on the CPU; afterwards nothing of it may be left."""
     before = _leftovers()
 
-    def submit(source: str, mode: Mode = "test", limits: Limits = FAST) -> Record:
+    def submit(source: str, mode: Mode = "test", limits: Limits = FAST, problem: Path = PROBLEM) -> Record:
         file = tmp_path / "kernel.py"
         file.write_text(textwrap.dedent(source))
         request = Request(
-            load_problem(PROBLEM), read_submission(file, "somebody"), mode, "cpu", tmp_path / "caches", limits=limits
+            load_problem(problem), read_submission(file, "somebody"), mode, "cpu", tmp_path / "caches", limits=limits
         )
         return evaluate(request)
 
@@ -224,6 +225,24 @@ def test_a_kernel_that_eats_memory_is_stopped(run: Run) -> None:
 def test_an_allocation_that_is_refused_is_out_of_memory(run: Run) -> None:
     record = run("import torch\ndef custom_kernel(data):\n    return torch.empty(1 << 60, dtype=torch.uint8)\n")
     assert record.outcome.verdict == "out-of-memory"
+
+
+def test_a_case_too_large_for_the_device_is_not_run_and_the_others_are(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "large"
+    shutil.copytree(PROBLEM, folder)
+    reference = (folder / "reference.py").read_text()
+    reference = reference.replace(
+        "    return _fresh(rows, columns, seed), _f", "    fits(rows != 4)\n    return _fresh(rows, columns, seed), _f"
+    )
+    reference = reference.replace(
+        "    return _fresh(rows, columns, seed), d", "    fits(rows != 3)\n    return _fresh(rows, columns, seed), d"
+    )
+    (folder / "reference.py").write_text(
+        reference + "\n\ndef fits(yes):\n    if not yes:\n        raise MemoryError('too large')\n"
+    )
+    record = run(RIGHT, problem=folder)
+    assert [case.outcome.verdict for case in record.cases] == ["not-run", "not-run", "passed"]
+    assert "does not fit into the device's memory" in record.outcome.message
 
 
 def test_a_gigabyte_of_prints_is_drained_and_dropped(run: Run) -> None:

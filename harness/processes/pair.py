@@ -290,6 +290,10 @@ class Pair:
                 self._drop()
             self.oracle(wire.Strike(), wire.Struck)
             raise
+        except NoRoom:
+            self._unmap()
+            self.oracle(wire.Strike(), wire.Struck)
+            raise
         self._unmap()
         self.oracle(wire.Strike(), wire.Struck)
 
