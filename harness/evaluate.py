@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import tempfile
 import time
@@ -182,11 +183,18 @@ class _Run:
             software=Software(podium=__version__, **software),
             timing_class=self.timing_class or default,
             isolation=isolation,
-            outcome=_clean(broken or self.worst() or Outcome("passed")),
-            cases=tuple(replace(each, outcome=_clean(each.outcome)) for each in self.results),
+            outcome=self._clean(broken or self.worst() or Outcome("passed")),
+            cases=tuple(replace(each, outcome=self._clean(each.outcome)) for each in self.results),
             stages_ns=self.stages_ns,
             notes=notes,
             output=output,
+        )
+
+    def _clean(self, outcome: Outcome) -> Outcome:
+        """Safe to show, and with the file's own name for the one that it had in its scratch folder."""
+        name = self.request.submission.filename
+        return replace(
+            outcome, message=re.sub(r"(?m)^  submission\.py:", lambda _: f"  {name}:", printable(outcome.message))
         )
 
 
@@ -221,10 +229,6 @@ def _one(case: Case, stage: str, step: Callable[[Case], CaseResult]) -> CaseResu
 def _floor(problem: Problem, case: Case, model: str) -> Any:
     rates = rates_for(model)
     return floor_for(problem.roofline, case.spec, rates) if problem.roofline and rates else None
-
-
-def _clean(outcome: Outcome) -> Outcome:
-    return replace(outcome, message=printable(outcome.message))
 
 
 def _lock_file(path: Path) -> int:

@@ -109,7 +109,7 @@ def _compare(output: torch.Tensor, reference: torch.Tensor, limits: RowLimits) -
     # One norm of a row of zeros would make any error infinite: such a row is measured by the largest norm instead.
     norms = want.norm(dim=1)
     scale = torch.where(norms > 0, norms, norms.max().clamp_min(torch.finfo(torch.float32).tiny))
-    relative = error.norm(dim=1) / scale
+    relative = error.norm(dim=1, dtype=torch.float64) / scale  # wrong values may overflow float32 when squared
     allowed = limits.atol + limits.atol_rms * scale[:, None] / math.sqrt(want.shape[1]) + limits.rtol * want.abs()
     outside = error > allowed
 

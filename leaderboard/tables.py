@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 
 from rich.console import Group, RenderableType
@@ -110,6 +110,7 @@ def _section(
 ) -> RenderableType:
     common = _common(cases)
     lines: list[Line] = []
+    said_before: set[str] = set()
     for reason, group in groupby(cases, _not_run):
         alike = list(group)
         if reason is not None and len(alike) > 1:
@@ -118,7 +119,8 @@ def _section(
         for case in alike:
             shown = [key for key in case.spec if key not in common and not _is_hidden(title, key, case.spec[key])]
             words = [f"{key}={case.spec[key]}" for key in shown]
-            lines.append(_line(case, " ".join(words), cells(case), columns, _notes(case)))
+            lines.append(_line(case, " ".join(words), cells(case), columns, _notes(case, said_before)))
+            said_before.add(case.outcome.message)
     grid = Grid((Column("", is_left=True), Column(title, True, CASE.least), *columns), tuple(lines))
     is_listed = len(lines) > 1 or len(cases) == 1
     said = " ".join(
@@ -177,10 +179,12 @@ def _judged_cells(case: CaseResult) -> Cells:
     }
 
 
-def _notes(case: CaseResult) -> list[Text]:
-    """What there is to say about a case, and how to run it again."""
+def _notes(case: CaseResult, said_before: Collection[str] = ()) -> list[Text]:
+    """What there is to say about a case, and how to run it again; what was said of another case is not said again."""
     notes = [Text(f"{doubt}: {DOUBTS[doubt]}", "yellow") for doubt in case.doubts]
-    if case.outcome.verdict != "passed":
+    if case.outcome.verdict != "passed" and case.outcome.message in said_before:
+        notes.append(Text("the same", "dim"))
+    elif case.outcome.verdict != "passed":
         notes.append(Text(plain(case.outcome.message)))
         if case.outcome.verdict != "not-run":
             notes.append(Text(f"to run it alone: --case '{plain(case.name)}'", "dim"))

@@ -125,14 +125,14 @@ def test_a_wrong_kernel_fails_and_every_case_is_still_shown(run: Run) -> None:
     ("source", "message"),
     [
         ("", "defines no custom_kernel"),
-        ("def custom_kernel(data:\n    return 1\n", "submission.py:1\n    def custom_kernel(data:"),
-        ("import numpy\nimport no_such_package\n", "No module named 'no_such_package'\n  submission.py:2, in <module>"),
+        ("def custom_kernel(data:\n    return 1\n", "kernel.py:1\n    def custom_kernel(data:"),
+        ("import numpy\nimport no_such_package\n", "No module named 'no_such_package'\n  kernel.py:2, in <module>"),
         ("custom_kernel = 3\n", "custom_kernel is not callable"),
         ("def custom_kernel(a, b): return a\n", "must take exactly one argument"),
         ("def custom_kernel(): return 0\n", "must take exactly one argument"),
         ("raise SystemExit(0)\n", "it called sys.exit(0)"),
         ("import os\nprint('all tests passed')\nos._exit(0)\n", "exit status 0"),
-        ("def f(): raise ValueError('no')\n\n\nf()\n", "ValueError: no\n  submission.py:4, in <module>\n    f()"),
+        ("def f(): raise ValueError('no')\n\n\nf()\n", "ValueError: no\n  kernel.py:4, in <module>\n    f()"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_loaded_says_where(run: Run, source: str, message: str) -> None:
@@ -178,7 +178,7 @@ def test_a_raise_in_the_third_case_is_that_case_s_end_only(run: Run) -> None:
     )
     assert [case.outcome.verdict for case in record.cases] == ["passed", "passed", "crashed"]
     assert record.outcome.message.startswith(
-        "RuntimeError: seventy rows are\nnot supported\n  submission.py:4, in custom_kernel"
+        "RuntimeError: seventy rows are\nnot supported\n  kernel.py:4, in custom_kernel"
     )
 
 
