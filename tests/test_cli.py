@@ -316,7 +316,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_two_submits_at_once_are_both_recorded(podium: Podium, tmp_path: Path) -> None:
     runs = [start(tmp_path, kernel(tmp_path, f"# {name}\n{RIGHT}", f"{name}.py")) for name in ("one", "two")]
     records = [json.loads(run.communicate(timeout=120)[0]) for run in runs]
-    assert [run.returncode for run in runs] == [0, 0]
+    assert [run.returncode for run in runs] == [0, 0], records
     (board,) = json.loads(podium("board", PROBLEM, "--json").stdout)
     assert {row["score"]["record_id"] for row in board["rows"]} == {record["id"] for record in records}
 
