@@ -29,10 +29,6 @@ MAX_MESSAGE = 4000
 Stage = Literal["prepare", "load", "map", "call", "rehearse", "batch"]
 
 
-class BadOutput(Exception):
-    """What custom_kernel returned cannot be an output of this problem; the text says why."""
-
-
 @dataclass
 class Mapping:
     """One case's buffers, attached."""
@@ -114,7 +110,7 @@ class Contestant:
         arena = sharing.attach(order.handle, order.size_bytes, self.device, self.memory_fd)
         inputs = [sharing.rebuild(plan, arena.bytes) for plan in order.layout["inputs"]]
         seals = [sharing.rebuild(plan, arena.bytes) for plan in order.layout["outputs"]]
-        stand_in = _like(seals[0])
+        stand_in = sharing.zeros_like(seals[0])
         self.mapping = Mapping(arena, inputs, seals, stand_in)
         if self.queue is not None:
             sizes = sum(sharing.span_bytes(tensor) for tensor in sharing.tensors(stand_in))
@@ -195,11 +191,11 @@ class Contestant:
 
     def _seal(self, index: int, output: Any) -> None:
         assert self.mapping is not None
-        seal_into(output, self.mapping.seals[index])
+        sharing.seal_into(output, self.mapping.seals[index])
 
     def _seal_stand_in(self, index: int, _: Any) -> None:
         if self.mapping is not None:
-            seal_into(self.mapping.stand_in, self.mapping.seals[index])
+            sharing.seal_into(self.mapping.stand_in, self.mapping.seals[index])
 
     # --- the loop --------------------------------------------------------------------------------------
 
@@ -233,62 +229,6 @@ class Contestant:
                 self.say(_failure(error, self.stage))
 
 
-def _like(tree: sharing.Tree) -> sharing.Tree:
-    """Zeros of the same structure, in this process's own memory."""
-    if isinstance(tree, torch.Tensor):
-        return torch.empty_strided(tree.shape, tree.stride(), dtype=tree.dtype, device=tree.device).zero_()
-    if isinstance(tree, tuple | list):
-        return type(tree)(_like(item) for item in tree)
-    if isinstance(tree, dict):
-        return {key: _like(item) for key, item in tree.items()}
-    return tree
-
-
-def seal_into(output: Any, seal: sharing.Tree, name: str = "the output") -> None:
-    """Copy what the kernel returned into the oracle's buffer, if it has its exact form. BadOutput says what differs."""
-    if isinstance(seal, torch.Tensor):
-        if not isinstance(output, torch.Tensor):
-            raise BadOutput(f"{name} is {_kind(output)}; expected {_form(seal)}")
-        if _traits(output) != _traits(seal):
-            raise BadOutput(f"{name} is {_form(output)}; expected {_form(seal)}")
-        seal.copy_(output.detach())
-    elif isinstance(seal, tuple | list):
-        if not isinstance(output, tuple | list) or len(output) != len(seal):
-            raise BadOutput(f"{name} is {_kind(output)}; expected a {type(seal).__name__} of {len(seal)}")
-        for index, (item, place) in enumerate(zip(output, seal, strict=True)):
-            seal_into(item, place, f"{name}[{index}]")
-    elif isinstance(seal, dict):
-        if not isinstance(output, dict) or set(output) != set(seal):
-            raise BadOutput(f"{name} is {_kind(output)}; expected a dict with keys {sorted(map(str, seal))}")
-        for key, place in seal.items():
-            seal_into(output[key], place, f"{name}[{key!r}]")
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, tuple | list | dict):
-        return f"a {type(value).__name__} of {len(value)}"
-    return "None" if value is None else f"a {type(value).__name__}"
-
-
-def _traits(tensor: torch.Tensor) -> tuple[Any, ...]:
-    strides = tuple(
-        stride for size, stride in zip(tensor.shape, _strides(tensor), strict=True) if size > 1 and tensor.numel()
-    )
-    return tensor.layout, tensor.dtype, tuple(tensor.shape), tensor.device.type, strides
-
-
-def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    return tuple(tensor.stride()) if tensor.layout == torch.strided else (0,) * tensor.dim()
-
-
-def _form(tensor: torch.Tensor) -> str:
-    name = str(tensor.dtype).removeprefix("torch.")
-    if tensor.layout != torch.strided:
-        return f"{name} {list(tensor.shape)} in layout {tensor.layout} on {tensor.device.type}"
-    strides = "" if tensor.is_contiguous() else f" with strides {list(tensor.stride())}"
-    return f"{name} {list(tensor.shape)}{strides} on {tensor.device.type}"
-
-
 def _triton_version() -> str | None:
     try:
         from importlib.metadata import version
@@ -304,7 +244,7 @@ _COMPILERS = ("triton.compiler.errors", "triton.runtime.errors", "torch.utils.cp
 
 
 def _failure(error: BaseException, stage: Stage) -> wire.Failed:
-    if isinstance(error, BadOutput):
+    if isinstance(error, sharing.BadOutput):
         return wire.Failed("bad-output", stage, str(error)[:MAX_MESSAGE])
     text = _first_line(error)
     frames = _own_frames(error)

@@ -8,8 +8,6 @@ inputs stay in its private memory; only the arena of the case at hand is shared.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
 import platform
 import random
@@ -18,7 +16,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 from typing import Any, BinaryIO
 
 import torch
@@ -26,31 +23,13 @@ import torch
 from harness import wire
 from harness.devices import describe_device
 from harness.judge import Finding, judge, poison
-from harness.problem import RowLimits
 from harness.processes import sharing
+from harness.processes.reference import Reference, copied, open_reference
 
 MAX_SET_BYTES = 4 << 30
 """Room for per-call inputs and outputs of one batch, at most, and at most a tenth of the device's memory."""
 JUDGED_ROWS = 64
 """Rows of dimension 0 judged per output where the reference can be asked for rows."""
-
-
-@dataclass
-class Reference:
-    """The problem's module and what task.yml says about judging it."""
-
-    module: ModuleType
-    precisions: tuple[str | None, ...]
-    limits: dict[str | None, RowLimits] | None
-    shared_paths: tuple[tuple[str, ...], ...]
-
-    def has(self, name: str) -> bool:
-        """Whether the problem offers this optional function."""
-        return callable(getattr(self.module, name, None))
-
-    def generate(self, spec: dict[str, Any]) -> Any:
-        """Fresh data; a foreign generator may not know our optional names."""
-        return _call(self.module.generate_input, spec)
 
 
 @dataclass
@@ -127,26 +106,15 @@ class Oracle:
                 raise RuntimeError("torch sees no GPU")
             torch.cuda.init()
             torch.zeros(1, device="cuda")
-        sys.path.insert(0, order.folder)
-        os.chdir(order.folder)
-        module = importlib.import_module("reference")
-        tolerance = order.problem["tolerance"]
-        paths = tuple(tuple(path.split(".")) for path in order.problem["shared_inputs"])
-        renews = callable(getattr(module, "renew_input", None))
-        self._reference = Reference(
-            module,
-            tuple(order.problem["precisions"]) or (None,),
-            None if tolerance is None else {name or None: RowLimits(**values) for name, values in tolerance.items()},
-            paths if renews else (),  # without renew_input every set has contents of its own
-        )
+        self._reference = open_reference(order.folder, order.problem)
         return wire.Opened(describe_device(order.device), _software(), ())
 
     def stage(self, order: wire.Stage) -> wire.Staged:
         """Data, the form of the output, and an arena with as many input sets as fit."""
         self.strike(wire.Strike())
         original = self.reference.generate(order.spec)
-        output = self.reference.module.ref_kernel(_copy(original))
-        shared = {id(tensor): tensor for path in self.reference.shared_paths for tensor in _at(original, path)}
+        output = self.reference.output(original)
+        shared = {id(tensor): tensor for tensor in self.reference.shared(original)}
         planner = sharing.Planner()
         places = {key: planner.place(tensor) for key, tensor in shared.items()}
         fixed_bytes = planner.size_bytes
@@ -176,17 +144,13 @@ class Oracle:
         draw = random.Random(order.seed)
         bench.fresh = {}
         base = bench.original
-        if not order.keep_first and reference.shared_paths and reference.has("refresh"):
-            base = reference.module.refresh(base, draw.randrange(1 << 20))
+        if not order.keep_first:
+            base = reference.refresh(base, draw.randrange(1 << 20))
         for position, index in enumerate(order.indices):
-            keep = order.keep_first and position == 0
-            spec = bench.spec if keep else {**bench.spec, "seed": draw.randrange(1 << 62)}
-            if keep:
+            if order.keep_first and position == 0:
                 bench.fresh[index] = base
-            elif reference.has("renew_input"):
-                bench.fresh[index] = _call(reference.module.renew_input, spec, base)
             else:
-                bench.fresh[index] = reference.generate(spec)
+                bench.fresh[index] = reference.renew(base, {**bench.spec, "seed": draw.randrange(1 << 62)})
         self._synchronize()
         return wire.Renewed()
 
@@ -207,7 +171,7 @@ class Oracle:
     def judge(self, order: wire.Judge) -> wire.Judged:
         """Take the sealed outputs out of reach, then judge them in random order while the budget lasts."""
         bench = self.bench
-        sealed = {index: _copy(bench.outputs[index]) for index in bench.fresh}
+        sealed = {index: copied(bench.outputs[index]) for index in bench.fresh}
         self._synchronize()
         deadline = time.perf_counter_ns() + order.budget_ns
         indices = random.sample(list(sealed), len(sealed))
@@ -243,7 +207,7 @@ class Oracle:
         reference = self.reference
         check = None
         if reference.limits is None or published:
-            check = _published(reference.module, data, output)
+            check = reference.published(data, output)
         if reference.limits is None:
             assert check is not None
             return Finding(check[0], "" if check[0] else check[1] or "the problem's own check says no"), check
@@ -253,7 +217,7 @@ class Oracle:
         order = sorted(reference.precisions, key=lambda name: name != known)
         finding: Finding | None = None
         for name in order:
-            want = self._expected(data, name, rows)
+            want = reference.expected(data, name, rows)
             found = judge(chosen, {name: want}, reference.limits)
             if rows is not None and found.message:
                 found = replace(
@@ -267,13 +231,6 @@ class Oracle:
         if finding.ok:
             self.bench.precision["nearest"] = finding.precision
         return finding, check
-
-    def _expected(self, data: Any, precision: str | None, rows: torch.Tensor | None) -> torch.Tensor:
-        module = self.reference.module
-        if not self.reference.has("expected"):
-            want = module.ref_kernel(_copy(data)).float()
-            return want if rows is None else want[rows]
-        return module.expected(data, precision=precision, rows=rows)
 
     def _some_rows(self, output: Any) -> torch.Tensor | None:
         """Rows to judge in a timed batch: random, drawn after it ended; None for all."""
@@ -293,43 +250,6 @@ class Oracle:
         if self._device != "cpu":
             torch.cuda.empty_cache()
         return wire.Struck()
-
-
-def _call(function: Callable[..., Any], spec: dict[str, Any], *positional: Any) -> Any:
-    """Call with the names of a case, leaving out `seed` where the function does not take it."""
-    accepted = inspect.signature(function).parameters
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
-    return function(*positional, **{k: v for k, v in spec.items() if takes_any or k in accepted or k != "seed"})
-
-
-def _at(data: Any, path: tuple[str, ...]) -> list[torch.Tensor]:
-    """All tensors of the subtree at a path of tuple indices and dict keys."""
-    for step in path:
-        data = data[step] if isinstance(data, dict) else data[int(step)]
-    return sharing.tensors(data)
-
-
-def _copy(tree: Any) -> Any:
-    """The same tree with tensors of its own."""
-    if isinstance(tree, torch.Tensor):
-        return tree.clone()
-    if isinstance(tree, tuple | list):
-        return type(tree)(_copy(item) for item in tree)
-    if isinstance(tree, dict):
-        return {key: _copy(item) for key, item in tree.items()}
-    return tree
-
-
-def _published(module: ModuleType, data: Any, output: Any) -> tuple[bool, str] | None:
-    """The verdict of the check published for the competition; old ones return only a text, empty when right."""
-    check = getattr(module, "check_implementation", None)
-    if check is None:
-        return None
-    answer = check(data, output)
-    if isinstance(answer, str):
-        return answer == "", answer
-    ok, message = answer
-    return bool(ok), str(message or "")
 
 
 def _software() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -162,3 +163,75 @@ def tensors(tree: Tree) -> list[torch.Tensor]:
     if isinstance(tree, tuple | list):
         return [tensor for item in tree for tensor in tensors(item)]
     return []
+
+
+def mapped(tree: Tree, function: Callable[[torch.Tensor], torch.Tensor]) -> Tree:
+    """The tree with each tensor replaced by what the function makes of it."""
+    if isinstance(tree, torch.Tensor):
+        return function(tree)
+    if isinstance(tree, tuple | list):
+        return type(tree)(mapped(item, function) for item in tree)
+    if isinstance(tree, dict):
+        return {key: mapped(item, function) for key, item in tree.items()}
+    return tree
+
+
+# --- outputs, sealed -----------------------------------------------------------------------------------------
+
+
+class BadOutput(Exception):
+    """What custom_kernel returned cannot be an output of this problem; the text says why."""
+
+
+def zeros_like(tree: Tree) -> Tree:
+    """Zeros of the same structure, in this process's own memory."""
+
+    def zeros(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).zero_()
+
+    return mapped(tree, zeros)
+
+
+def seal_into(output: Any, seal: Tree, name: str = "the output") -> None:
+    """Copy what the kernel returned into the oracle's buffer, if it has its exact form. BadOutput says what differs."""
+    if isinstance(seal, torch.Tensor):
+        if not isinstance(output, torch.Tensor):
+            raise BadOutput(f"{name} is {_kind(output)}; expected {_form(seal)}")
+        if _traits(output) != _traits(seal):
+            raise BadOutput(f"{name} is {_form(output)}; expected {_form(seal)}")
+        seal.copy_(output.detach())
+    elif isinstance(seal, tuple | list):
+        if not isinstance(output, tuple | list) or len(output) != len(seal):
+            raise BadOutput(f"{name} is {_kind(output)}; expected a {type(seal).__name__} of {len(seal)}")
+        for index, (item, place) in enumerate(zip(output, seal, strict=True)):
+            seal_into(item, place, f"{name}[{index}]")
+    elif isinstance(seal, dict):
+        if not isinstance(output, dict) or set(output) != set(seal):
+            raise BadOutput(f"{name} is {_kind(output)}; expected a dict with keys {sorted(map(str, seal))}")
+        for key, place in seal.items():
+            seal_into(output[key], place, f"{name}[{key!r}]")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple | list | dict):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _traits(tensor: torch.Tensor) -> tuple[Any, ...]:
+    strides = tuple(
+        stride for size, stride in zip(tensor.shape, _strides(tensor), strict=True) if size > 1 and tensor.numel()
+    )
+    return tensor.layout, tensor.dtype, tuple(tensor.shape), tensor.device.type, strides
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(tensor.stride()) if tensor.layout == torch.strided else (0,) * tensor.dim()
+
+
+def _form(tensor: torch.Tensor) -> str:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if tensor.layout != torch.strided:
+        return f"{name} {list(tensor.shape)} in layout {tensor.layout} on {tensor.device.type}"
+    strides = "" if tensor.is_contiguous() else f" with strides {list(tensor.stride())}"
+    return f"{name} {list(tensor.shape)}{strides} on {tensor.device.type}"
