@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import hmac
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,10 +69,16 @@ def _typed(value: str) -> Scalar:
         return value.lower() == "true"
     for kind in (int, float):
         try:
-            return kind(value)
+            number = kind(value)
         except ValueError:
             continue
+        return number if math.isfinite(number) else value  # inf and nan are words: a size is neither
     return value
+
+
+def _matches(given: dict[str, Scalar], case: Case) -> bool:
+    """Whether all given words are the case's, as `name` shows it: text that reads as a number is one here."""
+    return given.items() <= {key: _typed(str(value)) for key, value in case.spec.items()}.items()
 
 
 def select_cases(texts: Sequence[str], listed: Sequence[Case], optional: Sequence[str] = ()) -> tuple[Case, ...]:
@@ -84,7 +91,7 @@ def select_cases(texts: Sequence[str], listed: Sequence[Case], optional: Sequenc
     chosen: list[Case] = []
     for text in texts:
         given = parse_case(text, names)
-        matching = [case for case in listed if given.items() <= case.spec.items()]
+        matching = [case for case in listed if _matches(given, case)]
         sometimes = {*optional, "seed", *(name for name in names if any(name not in case.spec for case in listed))}
         missing = [name for name in names if name not in given and name not in sometimes]
         if matching:

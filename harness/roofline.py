@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,7 +20,7 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
+    ast.Pow: lambda base, exponent: float(base) ** exponent,  # whole numbers could grow for ever
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "ceil": math.ceil}
 _MAX_LENGTH, _MAX_EXPONENT = 500, 4096
@@ -61,6 +62,8 @@ def evaluate(expression: str, names: Mapping[str, Scalar]) -> float:
         raise ProblemError(f"an expression of {len(expression)} characters; at most {_MAX_LENGTH}")
     try:
         value = _value(ast.parse(expression, mode="eval").body, names)
+        if not math.isfinite(value):
+            raise ValueError("it is not finite")
         return float(value)
     except (SyntaxError, ZeroDivisionError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise ProblemError(f"{expression!r} is not arithmetic: {getattr(error, 'msg', error)}") from None
@@ -119,6 +122,12 @@ PEAK_RATES: dict[str, PeakRates] = {
 }
 
 
+_OTHER_BOARD = re.compile(r"\b(PCIE|NVL|MIG|Laptop|40GB|D)\b", re.IGNORECASE)
+"""Boards and slices that share a model's name and not its rates."""
+
+
 def rates_for(model: str) -> PeakRates | None:
     """Peak rates of a device by the name that its driver gives; None for one that is not in the table."""
-    return next((rates for name, rates in PEAK_RATES.items() if name in model), None)
+    if _OTHER_BOARD.search(model):
+        return None
+    return next((rates for name, rates in PEAK_RATES.items() if re.search(rf"\b{name}\b", model)), None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +12,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from harness.errors import ProblemError
-from harness.problem import RowLimits, Tolerance
+from harness.problem import SUBMISSION_MARK, RowLimits, Tolerance
 from harness.roofline import evaluate
 
 MAX_BYTES = 1 << 20
@@ -21,10 +23,36 @@ Spec = dict[str, Scalar]
 def _strict_number(value: Any) -> Any:
     if isinstance(value, bool | str):
         raise ValueError(f"expected a number, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"expected a finite number, got {value}")
     return value
 
 
+def _flat_case(spec: Any) -> Any:
+    if not isinstance(spec, dict) or not spec:
+        raise ValueError("a case is a mapping of names to values")
+    for name, item in spec.items():
+        if not isinstance(item, int | bool | str | float):
+            raise ValueError(f"{name!r} must be a number, a bool or text")
+        if isinstance(item, float) and not math.isfinite(item):
+            raise ValueError(f"{name!r} must be finite")
+    return spec
+
+
+def _file_entry(item: Any) -> Any:
+    if not isinstance(item, dict) or set(item) != {"name", "source"}:
+        raise ValueError(f"{item!r} is not {{name, source}}")
+    name, source = str(item["name"]), str(item["source"])
+    if "/" in name or "\\" in name or name in ("", ".", ".."):
+        raise ValueError(f"the name {name!r} must be flat, without folders")
+    if not (name + source).isprintable():
+        raise ValueError(f"{name + source!r} has a character that no path has")
+    return name, source
+
+
 Number = Annotated[float, BeforeValidator(_strict_number)]
+FileItem = Annotated[tuple[str, str], BeforeValidator(_file_entry)]
+CaseItem = Annotated[Spec, BeforeValidator(_flat_case)]
 
 
 class _Strict(BaseModel):
@@ -65,12 +93,12 @@ class RooflineModel(_Strict):
 class TaskModel(_Strict):
     """task.yml: GPU MODE's keys, then ours."""
 
-    files: list[tuple[str, str]]
+    files: list[FileItem]
     lang: str = "py"
     description: str = ""
     config: dict[str, Any] = {}
-    tests: list[Spec] = []
-    benchmarks: list[Spec] = []
+    tests: list[CaseItem] = []
+    benchmarks: list[CaseItem] = []
     test_timeout: Annotated[Number, Field(gt=0)] = 180
     benchmark_timeout: Annotated[Number, Field(gt=0)] = 180
     ranked_timeout: Annotated[Number, Field(gt=0)] = 180
@@ -88,14 +116,7 @@ class TaskModel(_Strict):
     shared_inputs: list[str] = []
     tolerance: ToleranceModel | None = None
     roofline: RooflineModel | None = None
-    smoke: list[Spec] = []
-
-    @field_validator("files", mode="before")
-    @classmethod
-    def _file_entries(cls, value: Any) -> Any:
-        if not isinstance(value, list):
-            raise ValueError("expected a list of {name, source}")
-        return [_file_entry(item) for item in value]
+    smoke: list[CaseItem] = []
 
     @field_validator("aliases", "precisions", "regimes", mode="after")
     @classmethod
@@ -103,19 +124,6 @@ class TaskModel(_Strict):
         if len(set(value)) != len(value):
             raise ValueError("an entry occurs twice")
         return value
-
-    @field_validator("tests", "benchmarks", "smoke", mode="before")
-    @classmethod
-    def _flat_cases(cls, value: Any) -> Any:
-        if not isinstance(value, list):
-            raise ValueError("expected a list of cases")
-        for number, spec in enumerate(value, 1):
-            if not isinstance(spec, dict) or not spec:
-                raise ValueError(f"case {number} is not a mapping of names to values")
-            for name, item in spec.items():
-                if not isinstance(item, int | bool | str | float):
-                    raise ValueError(f"case {number}: {name!r} must be a number, a bool or text")
-        return [{str(name): item for name, item in spec.items()} for spec in value]
 
     def frozen_tolerance(self) -> Tolerance | None:
         """`tolerance:` as the judge takes it."""
@@ -133,17 +141,35 @@ class TaskModel(_Strict):
         return Tolerance(RowLimits(**default), per)
 
 
-def _file_entry(item: Any) -> tuple[str, str]:
-    if not isinstance(item, dict) or set(item) != {"name", "source"}:
-        raise ValueError(f"{item!r} is not {{name, source}}")
-    name, source = str(item["name"]), str(item["source"])
-    if "/" in name or "\\" in name or name in ("", ".", ".."):
-        raise ValueError(f"the name {name!r} must be flat, without folders")
-    return name, source
+Place = tuple[str | int, ...]
 
 
-def _contradiction(task: TaskModel) -> tuple[tuple[str, ...], str] | None:
+def _bad_file(task: TaskModel, folder: Path) -> tuple[Place, str] | None:
+    names: list[str] = []
+    for index, (name, source) in enumerate(task.files):
+        if name in names:
+            return ("files", index), f"the name {name!r} occurs twice"
+        names.append(name)
+        # The evaluator that upstream runs has no part here, and need not be there.
+        if source != SUBMISSION_MARK and name != "eval.py" and not os.path.isfile(folder / source):
+            return ("files", index), f"file {name!r} is listed, but {os.path.abspath(folder / source)} is no file"
+    if ("reference.py" not in names) or ("reference.py", SUBMISSION_MARK) in task.files:
+        return ("files",), "lists no reference.py, so nothing could be judged"
+    return None
+
+
+def _bad_regime(task: TaskModel) -> tuple[Place, str] | None:
+    for where, specs in (("tests", task.tests), ("benchmarks", task.benchmarks), ("smoke", task.smoke)):
+        for index, spec in enumerate(specs):
+            if task.regimes and spec.get("regime", task.regimes[0]) not in task.regimes:
+                return (where, index, "regime"), f"{spec['regime']!r} is none of `regimes`: {', '.join(task.regimes)}"
+    return None
+
+
+def _contradiction(task: TaskModel, folder: Path) -> tuple[Place, str] | None:
     """What no single field shows: the place and the message of the first contradiction."""
+    if (found := _bad_file(task, folder) or _bad_regime(task)) is not None:
+        return found
     if not task.tests and not task.benchmarks:
         return ("tests",), "there are neither tests nor benchmarks"
     for name in task.tolerance.per_precision if task.tolerance else ():
@@ -151,7 +177,7 @@ def _contradiction(task: TaskModel) -> tuple[tuple[str, ...], str] | None:
             return ("tolerance", "per_precision", name), "is not declared in `precisions`"
     for spec in (*task.tests, *task.benchmarks, *task.smoke) if task.roofline else ():
         assert task.roofline is not None
-        expressions: dict[tuple[str, ...], str] = {("roofline", "bytes"): task.roofline.bytes}
+        expressions: dict[Place, str] = {("roofline", "bytes"): task.roofline.bytes}
         expressions |= {("roofline", "operations", kind): text for kind, text in task.roofline.operations.items()}
         for place, expression in expressions.items():
             try:
@@ -166,58 +192,88 @@ def _contradiction(task: TaskModel) -> tuple[tuple[str, ...], str] | None:
 # --- reading, with lines -----------------------------------------------------------------------------------
 
 
+_PLAIN = {f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null")}
+
+
+def _refusal(message: str, mark: Any) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, message, mark)
+
+
 class _Loader(yaml.SafeLoader):
-    """Refuses duplicate keys, and aliases, which could blow a small file up."""
+    """Refuses duplicate keys, aliases, which could blow a small file up, and all but plain data."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.constructor.ConstructorError(None, None, "YAML aliases are not used here", mark)
-        return super().compose_node(parent, index)
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.events.AliasEvent):
+            raise _refusal("YAML aliases are not used here", event.start_mark)
+        if getattr(event, "tag", None) is not None:
+            raise _refusal("YAML tags are not used here", event.start_mark)
+        node = super().compose_node(parent, index)
+        if node is not None and node.tag not in _PLAIN:  # a date, << or =
+            raise _refusal(f"{node.value!r} has a meaning of its own in YAML; put it into quotes", node.start_mark)
+        return node
+
+    def construct_yaml_int(self, node: Any) -> Any:
+        try:
+            return super().construct_yaml_int(node)
+        except ValueError:  # thousands of digits, or 0b_
+            raise _refusal("this is no number that can be read", node.start_mark) from None
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str | int | float | bool):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
+            if not isinstance(key, str):
+                raise _refusal("a key must be a word; put it into quotes", key_node.start_mark)
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} occurs twice", key_node.start_mark
-                )
+                raise _refusal(f"the key {key!r} occurs twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
 def read_task(path: Path) -> TaskModel:
     """Parse and check a task.yml; ProblemError `path:line: field 'x.y': what is wrong`."""
-    try:
-        content = path.read_bytes()
-        text = content[: MAX_BYTES + 1].decode("utf-8")
-    except OSError as error:
-        raise ProblemError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ProblemError(f"{path} is not UTF-8 text") from None
-    if len(content) > MAX_BYTES:
-        raise ProblemError(f"{path} has {len(content)} bytes; a task.yml has at most {MAX_BYTES}")
+    text = _read_text(path)
     try:
         root = yaml.compose(text, Loader=_Loader)
         data = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ProblemError(f"{path}:{mark.line + 1 if mark else 1}: {error.problem or error.context}") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ProblemError(f"{path}: {error}") from None
+        problem = f"{error.context}, {error.problem}" if f"{error.problem}".startswith("but ") else error.problem
+        raise ProblemError(f"{path}:{mark.line + 1 if mark else 1}: {problem or error.context}") from None
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise ProblemError(f"{path}:{line}: the character {ord(text[error.position]):#x} is not allowed") from None
+    except RecursionError:
+        raise ProblemError(f"{path}:1: it is nested too deeply") from None
     if not isinstance(data, dict):
         raise ProblemError(f"{path}:1: a task.yml is a mapping of keys to values; this one is {_what(data)}")
     try:
         task = TaskModel.model_validate(data)
     except ValidationError as error:
         raise ProblemError(_explain(path, root, error)) from None
-    if (found := _contradiction(task)) is not None:
+    if (found := _contradiction(task, path.parent)) is not None:
         place, message = found
-        raise ProblemError(f"{path}:{_line(root, place)}: field {'.'.join(place)!r}: {message}")
+        raise ProblemError(f"{path}:{_line(root, place)}: field {'.'.join(map(str, place))!r}: {message}")
     return task
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ProblemError(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > MAX_BYTES:
+        raise ProblemError(f"{path}:1: a task.yml has at most {MAX_BYTES} bytes; this one has more")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ProblemError(f"{path}:{line}: this is not UTF-8 text; save it as UTF-8") from None
 
 
 def _what(data: Any) -> str:
@@ -225,31 +281,36 @@ def _what(data: Any) -> str:
 
 
 def _explain(path: Path, root: Any, error: ValidationError) -> str:
-    """The first error in the file's order: its line, its field, and the nearest name for an unknown key."""
+    """The first error in the file's order: its line, its field, and the nearest name for an unknown key.
+
+    What is missing comes last: a required key that is misspelt is an unknown one first of all.
+    """
     found = [(_line(root, each["loc"]), each) for each in error.errors()]
-    line, first = min(found, key=lambda pair: pair[0])
-    field = ".".join(str(step) for step in first["loc"] if not _is_type(step))
+    line, first = min(found, key=lambda pair: (pair[1]["type"] == "missing", pair[0]))
+    field = ".".join(str(step) for step in first["loc"] if step != "[key]")
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         message = "unknown key" + _nearest(first["loc"])
     elif first["type"] == "missing":
         message = "is required"
+    elif first["type"] == "model_type":
+        message = "expected a mapping of keys to values"
     where = f"field {field!r}: " if field else ""
     return f"{path}:{line}: {where}{message}"
 
 
-def _is_type(step: Any) -> bool:
-    return isinstance(step, str) and (step in ("int", "bool", "str", "float") or "[" in step)
-
-
 def _nearest(location: tuple[Any, ...]) -> str:
-    models: dict[str, type[BaseModel]] = {"tolerance": ToleranceModel, "roofline": RooflineModel}
-    model = TaskModel if len(location) == 1 else models.get(str(location[0]), LimitsModel)
+    models: dict[Any, type[BaseModel]] = {
+        (): TaskModel,
+        ("tolerance",): ToleranceModel,
+        ("roofline",): RooflineModel,
+    }
+    model = models.get(location[:-1], LimitsModel)
     near = difflib.get_close_matches(str(location[-1]), list(model.model_fields), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _line(node: Any, location: tuple[Any, ...]) -> int:
+def _line(node: Any, location: Place) -> int:
     """The line of the deepest part of a location that the document has."""
     line = 1
     for step in location:

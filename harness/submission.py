@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import hashlib
+import os
 import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import ProblemError, SubmissionError
-from harness.problem import Problem, find_problem, list_problems
+from harness.problem import Problem, find_named, find_problem, list_problems
 from harness.record import Submission
 
 MAX_BYTES = 4 << 20
-_POPCORN = re.compile(r"^#!POPCORN\s+leaderboard\s+(\S+)", re.MULTILINE)
+_POPCORN = re.compile(r"^\ufeff?#!POPCORN[ \t]+leaderboard[ \t]+(\S+)", re.MULTILINE)
 
 
 def read_submission(path: Path, author: str) -> Submission:
@@ -23,13 +24,14 @@ def read_submission(path: Path, author: str) -> Submission:
     try:
         if path.is_dir():
             raise SubmissionError(f"{path} is a folder; name the file in it that defines custom_kernel")
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)  # no more: it may be a device without an end
     except FileNotFoundError:
         raise SubmissionError(f"{path} does not exist; `podium start PROBLEM {path}` makes one to begin with") from None
     except OSError as error:
         raise SubmissionError(f"{path} cannot be read: {error.strerror}") from None
     if len(content) > MAX_BYTES:
-        raise SubmissionError(f"{path} has {len(content)} bytes; a submission is one source file below {MAX_BYTES}")
+        raise SubmissionError(f"{path} is too large; a submission is one source file below {MAX_BYTES} bytes")
     try:
         source = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -53,9 +55,10 @@ def popcorn_problem(source: str) -> str | None:
 
 def problem_for(path: Path, source: str, asked: str | None, roots: Sequence[Path]) -> Path:
     """Folder of the problem: the asked one, else the #!POPCORN line's, else the one named like the file's folder."""
-    name = asked or popcorn_problem(source)
-    if name is not None:
-        return find_problem(name, roots)
+    if asked:
+        return find_problem(asked, roots)
+    if (name := popcorn_problem(source)) is not None:
+        return find_named(name, roots)  # no path: what judges a file is not for the file to bring along
     try:
         return find_problem(path.resolve().parent.name, roots)
     except ProblemError:
@@ -69,15 +72,17 @@ def problem_for(path: Path, source: str, asked: str | None, roots: Sequence[Path
 def default_author() -> str:
     """git's user.name, else the login name."""
     try:
-        name = subprocess.run(
-            ["git", "config", "user.name"], capture_output=True, text=True, timeout=2, check=False
-        ).stdout.strip()
+        name = (
+            subprocess.run(["git", "config", "user.name"], capture_output=True, timeout=2, check=False)
+            .stdout.decode("utf-8", "replace")
+            .strip()
+        )
     except (OSError, subprocess.TimeoutExpired):
         name = ""
     if name:
         return name
     try:
-        return getpass.getuser()
+        return os.fsencode(getpass.getuser()).decode("utf-8", "replace")
     except (KeyError, OSError):
         return "anonymous"
 
@@ -91,6 +96,8 @@ def start_from_template(problem: Problem, target: Path) -> Path:
         text = source.read_text(encoding="utf-8")
     except OSError as error:
         raise ProblemError(f"{problem.name} has no template to start from ({source}: {error.strerror})") from None
+    except ValueError:
+        raise ProblemError(f"{problem.name} has no template to start from ({source} is not UTF-8 text)") from None
     if popcorn_problem(text) is None:
         text = f"#!POPCORN leaderboard {problem.name}\n{text}"
     try:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from harness.cases import Case, parse_case, regime_cases, secret_seeds, select_cases
 from harness.errors import ProblemError
+from harness.problem import load_problem
 
+PROBLEMS = Path(__file__).resolve().parents[1] / "problems"
 LISTED = (
     Case({"m": 16, "n": 64, "seed": 1}),
     Case({"m": 16, "n": 96, "seed": 2}),
@@ -39,6 +43,27 @@ def test_all_words_make_a_case_of_one_s_own_in_the_listed_order() -> None:
     assert case.spec == {"m": 7, "n": 128, "seed": 5, "regime": "shifted"}
     (case,) = select_cases(["m=1 n=2 regime=shifted"], LISTED[:2], ("regime",))
     assert case.spec == {"m": 1, "n": 2, "seed": 0, "regime": "shifted"}
+
+
+def test_keys_that_only_some_listed_cases_have_may_be_left_out() -> None:
+    smoke = load_problem(PROBLEMS / "fp4_gemm").smoke
+    (case,) = select_cases(["m=33 n=32 k=64 seed=3"], smoke)
+    assert list(case.spec.items()) == [("m", 33), ("n", 32), ("k", 64), ("seed", 3)]
+    (listed,) = select_cases(["m=33 n=32"], smoke)
+    assert listed.spec == {"m": 33, "n": 32, "k": 192, "seed": 3, "regime": "heavy"}
+    assert select_cases([*(case.name for case in smoke), "m=7"], smoke) == smoke
+
+
+def test_a_case_is_selected_by_its_name_even_if_its_text_reads_as_a_number() -> None:
+    case = Case({"bits": "16", "flag": "False", "scale": 1e-7, "causal": False, "seed": 1})
+    assert select_cases([case.name], [case]) == (case,)
+
+
+def test_words_are_typed_as_yaml_types_them_and_nothing_is_infinite() -> None:
+    text = "a=3 b=-2 c=0.5 d=1e3 e=TRUE f=no g=nan h=inf"
+    assert parse_case(text, "abcdefgh") == {
+        "a": 3, "b": -2, "c": 0.5, "d": 1000.0, "e": True, "f": "no", "g": "nan", "h": "inf",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = {"judge.py", "oracle.py", "contestant.py", "sharing.py", "enqueue.py", "flush.py"}
+HEAVY = {"judge.py", "oracle.py", "reference.py", "contestant.py", "sharing.py", "enqueue.py", "flush.py"}
 """The modules of harness that live in a process with torch in it."""
 
 
@@ -68,10 +68,55 @@ def test_the_contestant_has_wire_sharing_timing_and_devices_of_ours_and_nothing_
     assert loaded - packages - allowed == set()
 
 
+def reached(module: str) -> set[str]:
+    """The modules of harness that one imports, itself or through others, wherever in the file it says so."""
+    found: set[str] = set()
+    left = {module}
+    while left:
+        name = left.pop()
+        path = ROOT / name.replace(".", "/")
+        file = next((each for each in (path / "__init__.py", path.with_suffix(".py")) if each.is_file()), None)
+        if file is None or name in found:
+            continue  # a name in a module, or one seen before
+        found.add(name)
+        left |= starts(imports(file), "harness")
+    return found
+
+
+def test_nothing_that_the_contestant_may_ever_import_leads_to_the_referee_or_the_oracle() -> None:
+    found = reached("harness.processes.contestant") - {"harness.processes.contestant"}
+    packages = {"harness", "harness.processes", "harness.timing"}
+    allowed = starts(found, "harness.wire", "harness.processes.sharing", "harness.timing", "harness.devices")
+    assert found - packages - allowed == set()
+    assert {"harness.wire", "harness.timing.enqueue", "harness.timing.gate"} <= found
+    assert starts(found, "harness.timing.sampling", "harness.record", "harness.statistics", "harness.judge") == set()
+
+
+def test_what_the_referee_runs_loads_no_torch() -> None:
+    code = (
+        "import sys, harness.evaluate, harness.doctor, harness.submission, harness.schema\n"
+        "print(*[name for name in ('torch', 'triton', 'numpy') if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == []
+
+
+@pytest.mark.parametrize("path", [*files("problems"), *files("leaderboard"), ROOT / "cli.py"], ids=str)
+def test_nobody_imports_a_submission(path: Path) -> None:
+    assert starts(imports(path), "submissions") == set()
+
+
+@pytest.mark.parametrize("path", [*files("harness"), *files("leaderboard"), ROOT / "cli.py"], ids=str)
+def test_imports_are_absolute_so_that_these_rules_see_them(path: Path) -> None:
+    nodes = ast.walk(ast.parse(path.read_text()))
+    assert [node.lineno for node in nodes if isinstance(node, ast.ImportFrom) and node.level] == []
+
+
 def test_the_oracle_loads_nothing_of_a_submission_s() -> None:
-    used = imports(ROOT / "harness/processes/oracle.py") | imports(ROOT / "harness/judge.py")
+    trusted = [ROOT / "harness/processes/oracle.py", ROOT / "harness/processes/reference.py", ROOT / "harness/judge.py"]
+    used = set().union(*map(imports, trusted))
     assert starts(used, "pickle", "marshal", "runpy", "submissions", "harness.submission") == set()
-    assert "submission" not in (ROOT / "harness/processes/oracle.py").read_text().replace("of the submission's", "")
+    assert [path.name for path in trusted if "submission.py" in path.read_text()] == []
 
 
 @pytest.mark.parametrize("path", [*files("harness"), *files("leaderboard"), ROOT / "cli.py"], ids=str)

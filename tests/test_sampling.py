@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.record import Batch
-from harness.timing.sampling import LOOKS, SLOW_LOOKS, plan, stop
+from harness.timing.sampling import LOOKS, SLOW_LOOKS, Plan, plan, stop
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,13 @@ def test_slow_calls_on_a_cpu_are_sampled_a_few_times() -> None:
     assert plan(1e9, 24, on_cpu=True).looks == SLOW_LOOKS
     assert plan(1e9, 24, on_cpu=True).calls == 1
     assert plan(1e6, 24, on_cpu=True).looks == LOOKS
+
+
+def test_a_plan_by_hand() -> None:
+    assert plan(6e3, 24, on_cpu=False) == Plan(24, (8, 12, 16, 24, 32, 48, 64), 0.5e9, 0.0025)
+    assert plan(6e6, 24, on_cpu=False, half_width=0.01) == Plan(3, (8, 12, 16, 24, 32, 48, 64), 1e9, 0.01)
+    assert plan(0.2e9 + 1, 4, on_cpu=True) == Plan(1, (3, 4, 6, 8), 1e9, 0.0025)
+    assert plan(0.0, 4, on_cpu=True) == Plan(4, (8, 12, 16, 24, 32, 48, 64), 0.5e9, 0.0025)
 
 
 def batches(*per_call: int) -> list[Batch]:
@@ -41,6 +48,23 @@ def test_restless_readings_stop_at_the_last_look() -> None:
     restless = batches(*[10_000 + 900 * (index % 5) for index in range(64)])
     assert stop(planned, restless[:63]) is None
     assert stop(planned, restless) == "batches"
+
+
+def test_slow_calls_stop_by_time_once_there_are_three_and_else_at_eight() -> None:
+    planned = plan(0.3e9, 4, on_cpu=True)
+    calls = [Batch(1, 300_000_000 + 20_000_000 * (index % 2), 0) for index in range(8)]
+    assert [stop(planned, calls[:count]) for count in range(5)] == [None, None, None, None, "time"]
+    assert stop(planned, [Batch(1, 600_000_000, 0)] * 2) is None  # over the cap, but two say nothing of their spread
+    assert stop(planned, [Batch(1, 400_000_000, 0)] * 3) == "time"
+    quick = [Batch(1, 100_000_000 + 20_000_000 * (index % 2), 0) for index in range(8)]
+    assert stop(planned, quick[:7]) is None
+    assert stop(planned, quick) == "batches"
+
+
+def test_the_empty_batch_is_no_kernel_time() -> None:
+    planned = plan(1e4, 24, on_cpu=False)
+    restless = [Batch(10, 1_000_000_000 + 900 * (index % 5), 999_900_000) for index in range(9)]
+    assert stop(planned, restless) is None
 
 
 def test_kernel_time_has_a_cap() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,9 @@ def test_what_is_no_text_file_says_so(tmp_path: Path) -> None:
         "binary.py": r"not UTF-8 text \(line 3\)",
         "huge.py": "one source file below",
         "binary.py/below.py": "cannot be read: Not a directory",
+        "/dev/zero": "is too large; a submission is one source file below",
+        "/proc/self/mem": "cannot be read: ",
+        "x" * 300: "cannot be read: File name too long",
     }.items():
         with pytest.raises(SubmissionError, match=because):
             read_submission(tmp_path / name, "ada")
@@ -53,7 +58,20 @@ def test_what_is_no_text_file_says_so(tmp_path: Path) -> None:
 def test_the_popcorn_line_names_the_problem() -> None:
     assert popcorn_problem("#!POPCORN leaderboard amd-mxfp4-mm\n#!POPCORN gpu MI355X\n") == "amd-mxfp4-mm"
     assert popcorn_problem("import torch\n#!POPCORN  leaderboard  x_y\n") == "x_y"
+    assert popcorn_problem("\ufeff#!POPCORN leaderboard x\r\n") == "x"
     assert popcorn_problem("# not #!POPCORN leaderboard x\n") is None
+    assert popcorn_problem("#!POPCORN leaderboard\nimport torch\n") is None
+
+
+def test_a_submission_names_a_known_problem_and_brings_no_folder_to_judge_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOTS[1] / "doubling", tmp_path / "easy")
+    monkeypatch.chdir(tmp_path)
+    for name in (str(tmp_path / "easy"), "./easy", "easy"):
+        with pytest.raises(ProblemError, match="there is no problem"):
+            problem_for(tmp_path / "k.py", f"#!POPCORN leaderboard {name}\n", None, ROOTS)
+        assert problem_for(tmp_path / "k.py", "", name, ROOTS) == tmp_path / "easy"
 
 
 def test_asked_beats_the_line_beats_the_folder(tmp_path: Path) -> None:
@@ -73,6 +91,20 @@ def test_an_author_is_always_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("LOGNAME", "grace")
     assert default_author() == "grace"
+    monkeypatch.setenv("LOGNAME", "caf\udce9")
+    assert default_author() == "caf\ufffd"
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000_000)  # as in a container: nobody of that number is known
+    assert default_author() == "anonymous"
+
+
+def test_git_s_name_is_the_author_s_in_whatever_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = tmp_path / "git"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    git.write_text("#!/bin/sh\nprintf 'Ren\\351e\\n'\n")
+    git.chmod(0o755)
+    assert default_author() == "Ren\ufffde"
 
 
 def test_only_the_shipped_baseline_byte_for_byte_is_the_baseline(tmp_path: Path) -> None:
@@ -92,3 +124,19 @@ def test_a_template_is_copied_once_and_never_over_something(tmp_path: Path) -> N
         start_from_template(problem, made)
     with pytest.raises(SubmissionError, match="cannot be written: No such file"):
         start_from_template(problem, tmp_path / "no" / "where.py")
+    made.write_text("mine\n")
+    with pytest.raises(SubmissionError, match="exists already"):
+        start_from_template(problem, tmp_path)
+    assert made.read_text() == "mine\n"
+
+
+def test_a_template_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    problem = dataclasses.replace(load_problem(ROOTS[1] / "doubling"), folder=tmp_path, templates={})
+    with pytest.raises(ProblemError, match=r"has no template to start from .*No such file"):
+        start_from_template(problem, tmp_path / "a.py")
+    (tmp_path / "template.py").write_bytes(b"\xff")
+    with pytest.raises(ProblemError, match=r"template\.py is not UTF-8 text"):
+        start_from_template(problem, tmp_path / "a.py")
+    (tmp_path / "template.py").write_text("x = 1\n")
+    start_from_template(problem, tmp_path / "a.py")
+    assert (tmp_path / "a.py").read_text() == "#!POPCORN leaderboard doubling\nx = 1\n"
