@@ -185,12 +185,13 @@ def listed(problem: Problem, device: str) -> tuple[Case, ...]:
 
 
 def limits(problem: Problem, timeout: float | None) -> Any:
-    """Deadlines: the problem's for an import or a first call, a minute for the calls after it; or one for all."""
+    """Deadlines: an import or a first call may take the problem's, at most three minutes; later calls one minute."""
     from harness.processes.isolation import Limits
 
     if timeout is not None:
         return Limits(load_s=timeout, compile_s=timeout, call_s=timeout)
-    return Limits(load_s=problem.timeouts.test_s, compile_s=problem.timeouts.test_s)
+    longest_s = min(problem.timeouts.test_s, 180.0)
+    return Limits(load_s=longest_s, compile_s=longest_s)
 
 
 def exit_code(record: Record) -> int:

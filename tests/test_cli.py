@@ -291,7 +291,15 @@ def start(tmp_path: Path, file: str) -> subprocess.Popen[str]:
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-m", "cli", "submit", file, "-p", PROBLEM, "--device", "cpu", "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    # A background job of a script ignores SIGINT, and so would its children: this one listens wherever the tests run.
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
 
 
 def left(tmp_path: Path) -> list[str]:
