@@ -132,12 +132,12 @@ class _Timer:
         estimate = once.claim_ns
         order = tuple(range(min(sets, plan(estimate, sets, on_cpu=self.by_message).calls)))
         if not self.by_message:
-            rehearsed = self._ask(wire.Rehearse(order), wire.Rehearsed, limits.call_s * len(order))
+            rehearsed = _passed(self._ask(wire.Rehearse(order), wire.Rehearsed, limits.call_s * len(order)), len(order))
             estimate = statistics.median(rehearsed.claims_ns)
             order = order[: plan(estimate, sets, on_cpu=False).calls]
             while len(order) > 1 and not self._fits(order):
                 order = order[: len(order) // 2]
-            rehearsed = self._ask(wire.Rehearse(order), wire.Rehearsed, limits.call_s * len(order))
+            rehearsed = _passed(self._ask(wire.Rehearse(order), wire.Rehearsed, limits.call_s * len(order)), len(order))
             estimate = statistics.median(rehearsed.claims_ns)
         return plan(estimate, len(order) if not self.by_message else sets, on_cpu=self.by_message)
 
@@ -190,6 +190,8 @@ class _Timer:
                 pair.page.open(generation)  # whatever was enqueued before it failed is still waiting
                 raise
             claims, judged = self._settle(seconds, judge=not empty)
+            if len(claims) != len(order):
+                raise PeerEnded("protocol-violation", f"it claimed {len(claims)} times for {len(order)} calls")
             if not self.by_message and pair.page.gave_up(generation):
                 continue  # it ran before it was released: neither its time nor its outputs mean anything
             if judged is not None:
@@ -250,7 +252,10 @@ class _Timer:
         return int((self.pair.setting.limits.call_s * calls + 5) * 1e9)
 
 
-def _passed(report: Any) -> Any:
+def _passed(report: Any, calls: int | None = None) -> Any:
+    """A report that is no failure; with as many claims as there were calls, where it has claims."""
     if isinstance(report, wire.Failed):
         raise Ended(failure(report))
+    if calls is not None and len(report.claims_ns) != calls:
+        raise PeerEnded("protocol-violation", f"it claimed {len(report.claims_ns)} times for {calls} calls")
     return report

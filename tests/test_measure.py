@@ -228,6 +228,14 @@ def test_a_batch_that_ran_before_it_was_released_is_run_again() -> None:
     assert len(timed.result.timing.batches) == 8
 
 
+def test_claims_for_other_than_its_calls_are_a_violation() -> None:
+    pair = ScriptedPair()
+    pair.hear_contestant = lambda *answers, timeout_s: wire.Claims(pair.generation, ())  # type: ignore[method-assign]
+    with pytest.raises(PeerEnded) as caught:
+        time(pair)
+    assert caught.value.verdict == "protocol-violation"
+
+
 def test_a_device_that_never_comes_back_ends_the_contestant() -> None:
     pair = ScriptedPair()
     pair.reading = lambda arm: None if arm.polls == POLLS else pair._reading(arm)
