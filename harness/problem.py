@@ -14,7 +14,6 @@ from harness.errors import ProblemError
 from harness.roofline import Roofline
 
 SUBMISSION_MARK = "@SUBMISSION@"
-NOT_LAID_OUT = ("README.md",)
 
 
 @dataclass(frozen=True)
@@ -82,6 +81,8 @@ class Problem:
     roofline: Roofline | None
     templates: dict[str, str]
     content_hash: str
+    main: str = "eval.py"
+    """The evaluator that upstream runs; here it has no part."""
 
     @property
     def is_foreign(self) -> bool:
@@ -96,7 +97,7 @@ class Problem:
     @property
     def contestant_files(self) -> tuple[FileEntry, ...]:
         """What a submission may import: everything but the answers and the evaluator."""
-        return tuple(entry for entry in self.files if entry.name not in ("reference.py", "eval.py"))
+        return tuple(entry for entry in self.files if entry.name not in ("reference.py", "eval.py", self.main))
 
 
 def default_roots() -> tuple[Path, ...]:
@@ -173,6 +174,7 @@ def load_problem(folder: Path) -> Problem:
         else None,
         templates=dict(task.templates),
         content_hash=_content_hash(folder, entries),
+        main=task.config.main,
     )
 
 
@@ -183,7 +185,8 @@ def _entries(folder: Path, files: Sequence[tuple[str, str]]) -> tuple[tuple[File
         if source == SUBMISSION_MARK:
             submission = name
             continue
-        if os.path.isfile(folder / source):  # all but eval.py are: read_task has looked
+        # All but the evaluator are files: read_task has looked.
+        if os.path.isfile(folder / source):
             entries.append(FileEntry(name, (folder / source).resolve()))
     return tuple(entries), submission
 

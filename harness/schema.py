@@ -5,11 +5,21 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    field_validator,
+)
 
 from harness.errors import ProblemError
 from harness.problem import SUBMISSION_MARK, RowLimits, Tolerance
@@ -42,7 +52,9 @@ def _flat_case(spec: Any) -> Any:
 def _file_entry(item: Any) -> Any:
     if not isinstance(item, dict) or set(item) != {"name", "source"}:
         raise ValueError(f"{item!r} is not {{name, source}}")
-    name, source = str(item["name"]), str(item["source"])
+    name, source = item["name"], item["source"]
+    if not isinstance(name, str) or not isinstance(source, str):
+        raise ValueError(f"{item!r}: name and source are text; put them into quotes")
     if "/" in name or "\\" in name or name in ("", ".", ".."):
         raise ValueError(f"the name {name!r} must be flat, without folders")
     if not (name + source).isprintable():
@@ -50,9 +62,16 @@ def _file_entry(item: Any) -> Any:
     return name, source
 
 
+def _board_name(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(r"[^\s/\\]+", value):
+        raise ValueError(f"{value!r} is no name that a #!POPCORN line could give: no spaces, no slashes, not empty")
+    return value
+
+
 Number = Annotated[float, BeforeValidator(_strict_number)]
 FileItem = Annotated[tuple[str, str], BeforeValidator(_file_entry)]
 CaseItem = Annotated[Spec, BeforeValidator(_flat_case)]
+BoardName = Annotated[str, BeforeValidator(_board_name)]
 
 
 class _Strict(BaseModel):
@@ -90,13 +109,21 @@ class RooflineModel(_Strict):
         return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+class ConfigModel(BaseModel):
+    """`config:`, of which only the evaluator's name matters: what else stands there is for upstream's own runner."""
+
+    model_config = ConfigDict(extra="allow")
+
+    main: str = "eval.py"
+
+
 class TaskModel(_Strict):
     """task.yml: GPU MODE's keys, then ours."""
 
     files: list[FileItem]
     lang: str = "py"
     description: str = ""
-    config: dict[str, Any] = {}
+    config: ConfigModel = ConfigModel()
     tests: list[CaseItem] = []
     benchmarks: list[CaseItem] = []
     test_timeout: Annotated[Number, Field(gt=0)] = 180
@@ -104,13 +131,13 @@ class TaskModel(_Strict):
     ranked_timeout: Annotated[Number, Field(gt=0)] = 180
     ranking_by: Literal["last", "mean", "geom"] = "last"
     templates: dict[str, str] = {}
-    seed: int | None = None
+    seed: StrictInt | None = None
     gpus: list[str] = []
-    multi_gpu: bool = False
+    multi_gpu: StrictBool = False
     milestones: list[Any] = []
 
     title: str = ""
-    aliases: list[str] = []
+    aliases: list[BoardName] = []
     precisions: list[str] = []
     regimes: list[str] = []
     shared_inputs: list[str] = []
@@ -151,7 +178,8 @@ def _bad_file(task: TaskModel, folder: Path) -> tuple[Place, str] | None:
             return ("files", index), f"the name {name!r} occurs twice"
         names.append(name)
         # The evaluator that upstream runs has no part here, and need not be there.
-        if source != SUBMISSION_MARK and name != "eval.py" and not os.path.isfile(folder / source):
+        unused = source == SUBMISSION_MARK or (name in ("eval.py", task.config.main) and name != "reference.py")
+        if not unused and not os.path.isfile(folder / source):
             return ("files", index), f"file {name!r} is listed, but {os.path.abspath(folder / source)} is no file"
     if ("reference.py" not in names) or ("reference.py", SUBMISSION_MARK) in task.files:
         return ("files",), "lists no reference.py, so nothing could be judged"

@@ -90,6 +90,18 @@ def folder(tmp_path: Path) -> Folder:
         (MINIMAL + 'title: "a\0b"\n', 6, "the character 0x0 is not allowed"),
         (MINIMAL + f"config: {'[' * 2000}\n", 1, "it is nested too deeply"),
         (MINIMAL + "int: 3\n", 6, "field 'int': unknown key"),
+        (MINIMAL + "aliases: [ok, '']\n", 6, "field 'aliases.1': '' is no name that a #!POPCORN line could give"),
+        (MINIMAL + "aliases:\n  - a\n  - b c\n", 8, "field 'aliases.1': 'b c' is no name that a #!POPCORN line could give"),
+        (MINIMAL + "aliases: [a/b]\n", 6, "field 'aliases.0': 'a/b' is no name that a #!POPCORN line could give"),
+        (MINIMAL + "aliases: [7]\n", 6, "field 'aliases.0': Input should be a valid string"),
+        (MINIMAL + "aliases: amd-x\n", 6, "field 'aliases': Input should be a valid list"),
+        (MINIMAL + "seed: '3'\n", 6, "field 'seed': Input should be a valid integer"),
+        (MINIMAL + "seed: true\n", 6, "field 'seed': Input should be a valid integer"),
+        (MINIMAL + "multi_gpu: 'no'\n", 6, "field 'multi_gpu': Input should be a valid boolean"),
+        (MINIMAL + "config: eval.py\n", 6, "field 'config': expected a mapping of keys to values"),
+        (MINIMAL + "config:\n  main: [a]\n", 7, "field 'config.main': Input should be a valid string"),
+        (MINIMAL.replace("name: reference.py", "name: [a]"), 3, "field 'files.1': {'name': ['a'], 'source': 'reference.py'}: name and source are text"),
+        (MINIMAL.replace("source: reference.py", "source: gone.py") + "config: {main: reference.py}\n", 3, "field 'files.1': file 'reference.py' is listed, but FOLDER/gone.py is no file"),
         (MINIMAL + "title: [a]\n", 6, "field 'title': Input should be a valid string"),
         (MINIMAL + "tolerance: 3\n", 6, "field 'tolerance': expected a mapping of keys to values"),
         (MINIMAL + "tolerance: {row_relative: .inf}\n", 6, "field 'tolerance.row_relative': expected a finite number, got inf"),
@@ -192,6 +204,25 @@ def test_a_foreign_folder_is_read_as_it_is(tmp_path: Path) -> None:
     assert [entry.name for entry in problem.contestant_files] == ["task.py", "utils.py"]
     assert problem.tests[0].spec == {"size": 127, "k2": 1, "flag": False, "seed": 4242}
     assert (problem.timeouts.test_s, problem.timeouts.ranked_s, problem.ranking_by) == (200, 180, "geom")
+
+
+def test_an_evaluator_of_any_name_may_be_absent_and_is_never_the_contestant_s(folder: Folder) -> None:
+    task = MINIMAL.replace("tests:", "  - {name: run.py, source: run.py}\nconfig: {main: run.py, sources: []}\ntests:")
+    made = folder(task)
+    assert [entry.name for entry in load_problem(made).oracle_files] == ["reference.py"]
+    (made / "run.py").write_text("x = 1\n")
+    problem = load_problem(made)
+    assert [entry.name for entry in problem.oracle_files] == ["reference.py", "run.py"]
+    assert problem.contestant_files == ()
+
+
+def test_whatever_is_listed_is_laid_out_and_part_of_the_version(folder: Folder) -> None:
+    made = folder(MINIMAL.replace("tests:", "  - {name: template.py, source: template.py}\ntests:"))
+    (made / "template.py").write_text("one\n")
+    before = load_problem(made)
+    assert [entry.name for entry in before.files] == ["reference.py", "template.py"]
+    (made / "template.py").write_text("two\n")
+    assert load_problem(made).content_hash != before.content_hash
 
 
 def test_a_precision_s_limits_are_the_default_s_but_for_what_it_names(folder: Folder) -> None:
