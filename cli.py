@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from harness.cases import Case
     from harness.problem import Problem
     from harness.record import Record
     from leaderboard.store import Store
@@ -61,7 +60,7 @@ def _stop(number: int, frame: Any) -> None:
 
 def fail(message: str, code: int) -> NoReturn:
     """End with one line, as JSON where JSON was asked for."""
-    if "--json" in sys.argv or os.environ.get("PODIUM_JSON_ERRORS"):
+    if "--json" in sys.argv:
         click.echo(json.dumps({"error": message}))
     else:
         click.echo(f"podium: {message}", err=True)
@@ -155,7 +154,8 @@ def submit(
     found = load(problem_for(file, submission.source, problem, roots()))
     submission = marked_baseline(submission, found.name)
     optional = ("regime",) if found.regimes else ()
-    chosen = select_cases(cases, listed(found, device), optional) if cases else None
+    tests, benchmarks = found.cases_on(device)
+    chosen = select_cases(cases, (*tests, *benchmarks), optional) if cases else None
     ranked = mode == "leaderboard" and chosen is None
     store = open_store(db, writing=True) if ranked else None
     request = Request(found, submission, mode, device, caches(), chosen, limits(found, timeout))
@@ -177,11 +177,6 @@ def keep(store: Store, record: Record, as_json: bool) -> None:
         if not as_json:
             show_record(record, as_json, None)
         raise
-
-
-def listed(problem: Problem, device: str) -> tuple[Case, ...]:
-    """The cases that --case may pick from."""
-    return problem.smoke if device == "cpu" and problem.smoke else (*problem.tests, *problem.benchmarks)
 
 
 def limits(problem: Problem, timeout: float | None) -> Any:
@@ -306,8 +301,7 @@ def doctor(device: str, as_json: bool) -> None:
     from harness.doctor import examine
     from leaderboard.pages import check_table
 
-    with progress(not as_json) as listen:
-        listen(None)
+    with progress(not as_json):
         checks = examine(device, load("fp4_gemm"), caches(), home())
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(check) for check in checks]))

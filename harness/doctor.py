@@ -16,6 +16,7 @@ from typing import Literal
 
 from harness import wire
 from harness.errors import PodiumError
+from harness.measure import POLLS
 from harness.problem import Problem
 from harness.processes.isolation import Limits
 from harness.processes.pair import Pair, Setting, wall_ns
@@ -107,7 +108,7 @@ def _clock(pair: Pair) -> Check:
 def _empty_batch(pair: Pair) -> int:
     generation = pair.next_generation()
     by_message = not pair.gated
-    pair.contestant(wire.Arm(generation, tuple(range(CALLS)), True, by_message, 4_000_000), wire.Armed, timeout_s=60)
+    pair.contestant(wire.Arm(generation, tuple(range(CALLS)), True, by_message, POLLS), wire.Armed, timeout_s=60)
     if by_message:
         start = wall_ns()
         pair.contestant(wire.Release(generation), wire.Done, timeout_s=60)

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness import __version__
 from harness.cases import Case, regime_cases, secret_seeds
-from harness.errors import DeviceError, PodiumError
+from harness.errors import DeviceError
 from harness.measure import Timed, measure
 from harness.problem import Problem
 from harness.processes.isolation import Limits
@@ -205,8 +205,7 @@ def _cases(request: Request, master: bytes) -> tuple[tuple[Case, ...], tuple[Cas
     seeds where a time will be ranked.
     """
     problem, asked = request.problem, request.cases
-    tests = asked or (problem.smoke if request.device == "cpu" and problem.smoke else problem.tests)
-    benchmarks = asked or (problem.smoke if request.device == "cpu" and problem.smoke else problem.benchmarks)
+    tests, benchmarks = (asked, asked) if asked else problem.cases_on(request.device)
     if asked is None:
         tests = (*tests, *regime_cases(master, tests, problem.regimes))
     if request.mode == "test":
@@ -257,6 +256,3 @@ def device_lock(device: str, listen: Listener) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-__all__ = ["Listener", "PodiumError", "Progress", "Request", "evaluate"]

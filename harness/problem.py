@@ -68,7 +68,6 @@ class Problem:
     description: str
     aliases: tuple[str, ...]
     files: tuple[FileEntry, ...]
-    submission_name: str
     tests: tuple[Case, ...]
     benchmarks: tuple[Case, ...]
     smoke: tuple[Case, ...]
@@ -88,6 +87,10 @@ class Problem:
     def is_foreign(self) -> bool:
         """A folder of GPU MODE's own keys only: its own check judges."""
         return self.tolerance is None
+
+    def cases_on(self, device: str) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
+        """(tests, benchmarks) that a device runs: the small cases on a CPU, where there are some."""
+        return (self.smoke, self.smoke) if device == "cpu" and self.smoke else (self.tests, self.benchmarks)
 
     @property
     def oracle_files(self) -> tuple[FileEntry, ...]:
@@ -151,7 +154,7 @@ def load_problem(folder: Path) -> Problem:
     from harness.schema import read_task
 
     task = read_task(folder / "task.yml")
-    entries, submission_name = _entries(folder, task.files)
+    entries = _entries(folder, task.files)
     return Problem(
         name=folder.resolve().name,
         folder=folder.resolve(),
@@ -159,7 +162,6 @@ def load_problem(folder: Path) -> Problem:
         description=task.description,
         aliases=tuple(task.aliases),
         files=entries,
-        submission_name=submission_name,
         tests=tuple(Case(dict(spec)) for spec in task.tests),
         benchmarks=tuple(Case(dict(spec)) for spec in task.benchmarks),
         smoke=tuple(Case(dict(spec)) for spec in task.smoke),
@@ -178,17 +180,13 @@ def load_problem(folder: Path) -> Problem:
     )
 
 
-def _entries(folder: Path, files: Sequence[tuple[str, str]]) -> tuple[tuple[FileEntry, ...], str]:
-    submission = "submission.py"
-    entries = []
-    for name, source in files:
-        if source == SUBMISSION_MARK:
-            submission = name
-            continue
-        # All but the evaluator are files: read_task has looked.
-        if os.path.isfile(folder / source):
-            entries.append(FileEntry(name, (folder / source).resolve()))
-    return tuple(entries), submission
+def _entries(folder: Path, files: Sequence[tuple[str, str]]) -> tuple[FileEntry, ...]:
+    """What lies there of what is listed: all but the submission and perhaps the evaluator, as read_task has seen."""
+    return tuple(
+        FileEntry(name, (folder / source).resolve())
+        for name, source in files
+        if source != SUBMISSION_MARK and os.path.isfile(folder / source)
+    )
 
 
 def _content_hash(folder: Path, entries: Sequence[FileEntry]) -> str:

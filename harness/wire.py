@@ -102,9 +102,6 @@ class Quit:
 class Started:
     """The contestant's interpreter is up; nothing of the submission was read yet."""
 
-    torch: str
-    triton: str | None
-
 
 @dataclass(frozen=True)
 class Prepared:
@@ -234,7 +231,6 @@ class Opened:
 
     device: Json
     software: Json
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -263,7 +259,6 @@ class Judged:
 
     calls: int
     ok: bool
-    bad_output: bool
     message: str
     precision: str | None
     row_error: float | None
@@ -284,10 +279,9 @@ class Trouble:
 
     stage: str
     message: str
-    out_of_memory: bool
+    cause: Literal["code", "memory", "device"]
 
 
-CONTESTANT_ORDERS = (Prepare, Load, Map, Unmap, Call, Rehearse, Arm, Release, Quit)
 CONTESTANT_REPORTS = (
     Started,
     Prepared,

@@ -25,8 +25,6 @@ def progress_line(visible: bool) -> Iterator[Callable[[Any], None]]:
         task = bar.add_task("start", total=None)
 
         def listen(progress: Any) -> None:
-            if progress is None:
-                return
             batches = f", {progress.batches} samples" if progress.batches else ""
             place = f" {progress.done + 1}/{progress.total}{batches}  {progress.case}" if progress.total else ""
             bar.update(

@@ -16,7 +16,7 @@ from harness.processes.isolation import Limits
 from harness.processes.peer import PeerEnded
 from harness.record import Outcome
 
-RIGHT = wire.Judged(1, True, False, "", "bf16", 0.001, 0.01, 0.0, "pass", "")
+RIGHT = wire.Judged(1, True, "", "bf16", 0.001, 0.01, 0.0, "pass", "")
 CASE = Case({"m": 16, "seed": 3})
 
 
@@ -201,7 +201,7 @@ def test_a_gpu_that_can_have_no_gate_is_timed_call_by_call() -> None:
 
 
 def test_an_output_wrong_in_a_timed_batch_has_no_time() -> None:
-    wrong = wire.Judged(3, False, False, "row 0 is 1 off", "bf16", 1.0, 0.01, 1.0, None, "")
+    wrong = wire.Judged(3, False, "row 0 is 1 off", "bf16", 1.0, 0.01, 1.0, None, "")
     timed = time(ScriptedPair(judged=lambda count: RIGHT if count < 5 else wrong))
     assert timed.result.outcome.verdict == "wrong"
     assert "right when called alone" in timed.result.outcome.message
@@ -209,7 +209,7 @@ def test_an_output_wrong_in_a_timed_batch_has_no_time() -> None:
 
 
 def test_a_case_wrong_from_the_first_call_says_only_what_is_wrong() -> None:
-    wrong = wire.Judged(1, False, False, "row 0 is 1 off", "bf16", 1.0, 0.01, 1.0, "fail", "no")
+    wrong = wire.Judged(1, False, "row 0 is 1 off", "bf16", 1.0, 0.01, 1.0, "fail", "no")
     outcome = time(ScriptedPair(judged=lambda count: wrong)).result.outcome
     assert (outcome.verdict, outcome.message, outcome.stage) == ("wrong", "row 0 is 1 off", "call")
 

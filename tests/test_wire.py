@@ -29,9 +29,7 @@ def test_a_message_is_one_line_whatever_its_text_holds() -> None:
 
 def test_a_kind_of_the_other_direction_is_refused() -> None:
     refused(wire.encode(wire.Quit()).rstrip(), "unknown kind 'Quit'")
-    refused(
-        wire.encode(wire.Judged(1, True, False, "", None, None, None, None, None, "")).rstrip(), "unknown kind 'Judged'"
-    )
+    refused(wire.encode(wire.Judged(1, True, "", None, None, None, None, None, "")).rstrip(), "unknown kind 'Judged'")
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ class Contestant:
             wire.Rehearse: ("rehearse", self.rehearse),
             wire.Arm: ("batch", self.arm),
         }
-        self.say(wire.Started(torch.__version__, _triton_version()))
+        self.say(wire.Started())
         while True:
             order = self.expect(*steps, wire.Quit)
             if isinstance(order, wire.Quit):
@@ -227,15 +227,6 @@ class Contestant:
                 step(order)
             except BaseException as error:  # noqa: BLE001
                 self.say(_failure(error, self.stage))
-
-
-def _triton_version() -> str | None:
-    try:
-        from importlib.metadata import version
-
-        return version("triton")
-    except ImportError:
-        return None
 
 
 # --- what went wrong, in words -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import torch
 
@@ -32,6 +32,10 @@ JUDGED_ROWS = 64
 """Rows of dimension 0 judged per output where the reference can be asked for rows."""
 
 
+class NoDevice(Exception):
+    """The asked device is not there."""
+
+
 @dataclass
 class Bench:
     """The case at hand."""
@@ -45,7 +49,7 @@ class Bench:
     outputs: list[Any]
     fresh: dict[int, Any] = field(default_factory=dict)
     """Private contents of the sets last renewed, by index: what the judge computes from."""
-    precision: dict[str, str | None] = field(default_factory=dict)
+    nearest: str | None = None
     """The precision found nearest so far: asked first."""
 
 
@@ -55,6 +59,7 @@ class Oracle:
     def __init__(self, orders: BinaryIO, reports: BinaryIO, memory_fd: int) -> None:
         self._orders, self._reports, self._memory_fd = orders, reports, memory_fd
         self._device = "cpu"
+        self._room_bytes = MAX_SET_BYTES
         self._reference: Reference | None = None
         self._bench: Bench | None = None
 
@@ -103,11 +108,13 @@ class Oracle:
         self._device = order.device
         if order.device == "cuda":
             if not torch.cuda.is_available():
-                raise RuntimeError("torch sees no GPU")
+                raise NoDevice("torch sees no GPU")
             torch.cuda.init()
             torch.zeros(1, device="cuda")
+        facts = describe_device(order.device)
+        self._room_bytes = min(MAX_SET_BYTES, (facts["memory_bytes"] or MAX_SET_BYTES) // 10)
         self._reference = open_reference(order.folder, order.problem)
-        return wire.Opened(describe_device(order.device), _software(), ())
+        return wire.Opened(facts, _software())
 
     def stage(self, order: wire.Stage) -> wire.Staged:
         """Data, the form of the output, and an arena with as many input sets as fit."""
@@ -120,8 +127,7 @@ class Oracle:
         fixed_bytes = planner.size_bytes
         first = (sharing.describe(original, planner, places), sharing.describe(output, planner))
         set_bytes = planner.size_bytes - fixed_bytes + sharing.ALIGNMENT_BYTES
-        room = min(MAX_SET_BYTES, (describe_device(self._device)["memory_bytes"] or MAX_SET_BYTES) // 10)
-        sets = max(1, min(order.max_sets, room // set_bytes))
+        sets = max(1, min(order.max_sets, self._room_bytes // set_bytes))
         plans = [first] + [
             (sharing.describe(original, planner, places), sharing.describe(output, planner)) for _ in range(sets - 1)
         ]
@@ -191,7 +197,6 @@ class Oracle:
         return wire.Judged(
             judged,
             worst.ok,
-            "never written" in worst.message,
             worst.message,
             worst.precision,
             worst.row_error if worst.row_error is None else min(worst.row_error, 1e30),
@@ -213,7 +218,7 @@ class Oracle:
             return Finding(check[0], "" if check[0] else check[1] or "the problem's own check says no"), check
         rows = None if everything else self._some_rows(output)
         chosen = output if rows is None else output[rows]
-        known = self.bench.precision.get("nearest", "")
+        known = self.bench.nearest
         order = sorted(reference.precisions, key=lambda name: name != known)
         finding: Finding | None = None
         for name in order:
@@ -229,7 +234,7 @@ class Oracle:
                 break
         assert finding is not None
         if finding.ok:
-            self.bench.precision["nearest"] = finding.precision
+            self.bench.nearest = finding.precision
         return finding, check
 
     def _some_rows(self, output: Any) -> torch.Tensor | None:
@@ -274,8 +279,10 @@ def _software() -> dict[str, Any]:
 def _trouble(stage: str, error: Exception) -> wire.Trouble:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
-    memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-    return wire.Trouble(stage, f"{type(error).__name__}: {error}{place}"[:4000], memory)
+    cause: Literal["code", "memory", "device"] = "device" if isinstance(error, NoDevice) else "code"
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        cause = "memory"
+    return wire.Trouble(stage, f"{type(error).__name__}: {error}{place}"[:4000], cause)
 
 
 def main(arguments: list[str]) -> None:

@@ -189,9 +189,9 @@ class Pair:
             last = self._oracle.output.strip().splitlines()[-1:]
             raise DeviceError(f"the oracle of {name} ended: {ended.message} {' '.join(last)}".strip()) from None
         if isinstance(report, wire.Trouble):
-            if report.stage == "open" and "no GPU" in report.message:
+            if report.cause == "device":
                 raise DeviceError("torch sees no GPU here: use --device cpu, or see `podium doctor`")
-            if report.out_of_memory:
+            if report.cause == "memory":
                 raise NoRoom(f"this case does not fit into the device's memory ({report.message})")
             raise ProblemError(f"problem {name} failed in its own code at {report.stage!r}: {report.message}")
         return report
