@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Literal
 
 from harness import wire
+from harness.devices.monitor import Missing, open_monitor
 from harness.errors import PodiumError
 from harness.measure import POLLS
 from harness.problem import Problem
+from harness.processes.court import Court
 from harness.processes.isolation import Limits
 from harness.processes.pair import Pair, Setting, wall_ns
 
@@ -38,11 +40,10 @@ class Check:
 def examine(device: str, problem: Problem, caches: Path, home: Path) -> tuple[Check, ...]:
     """Look at everything; nothing here raises for what a machine does not have."""
     checks = [*_software(), _home(home), _compiler()]
-    setting = Setting(problem, "", device, Limits(), caches)
     try:
-        with Pair(setting) as pair:
+        with Court(problem, device) as court, Pair(court, Setting("", Limits(), caches)) as pair:
             pair.prepare()
-            checks += [_device(pair), _clock(pair), *_isolation(pair)]
+            checks += [_device(pair), _clock(pair), _monitor(device), *_isolation(pair)]
     except PodiumError as error:
         checks.append(Check("device", "missing", str(error), "see the message; `--device cpu` always works"))
     return tuple(checks)
@@ -84,7 +85,7 @@ def _compiler() -> Check:
 
 
 def _device(pair: Pair) -> Check:
-    device = pair.device
+    device = pair.court.device
     cache = f", {device.cache_bytes >> 20} MiB cache" if device.cache_bytes else ""
     memory = f", {device.memory_bytes >> 30} GiB" if device.memory_bytes else ""
     found = f"{device.model} ({device.architecture}, {device.units} units{memory}{cache})"
@@ -108,7 +109,9 @@ def _clock(pair: Pair) -> Check:
 def _empty_batch(pair: Pair) -> int:
     generation = pair.next_generation()
     by_message = not pair.gated
-    pair.contestant(wire.Arm(generation, tuple(range(CALLS)), True, by_message, POLLS), wire.Armed, timeout_s=60)
+    pair.contestant(
+        wire.Arm(generation, tuple(range(CALLS)), True, by_message, by_message, POLLS), wire.Armed, timeout_s=60
+    )
     if by_message:
         start = wall_ns()
         pair.contestant(wire.Release(generation), wire.Done, timeout_s=60)
@@ -117,6 +120,23 @@ def _empty_batch(pair: Pair) -> int:
         reading = pair.page.reading_ns(generation, due_ns=0, limit_ns=10**10)
     pair.hear_contestant(wire.Claims, timeout_s=60)
     return reading or 0
+
+
+def _monitor(device: str) -> Check:
+    """Does the vendor's library tell clocks, power and other processes?"""
+    monitor = open_monitor(device)
+    try:
+        if isinstance(monitor, Missing):
+            advice = "" if device == "cpu" else "pip install nvidia-ml-py (NVIDIA) or amdsmi (AMD)"
+            return Check("monitor", "lesser", monitor.reason, advice)
+        state, limit = monitor.state(()), monitor.power_limit_mw()
+        parts = [f"{state.clock_mhz} MHz"] if state.clock_mhz else []
+        parts += [f"{state.temperature_c} °C"] if state.temperature_c else []
+        parts += [f"power cap {limit / 1e3:.0f} W"] if limit else []
+        parts += [f"slowed down: {', '.join(state.throttle)}"] if state.throttle else []
+        return Check("monitor", "good", ", ".join(parts) or "the library says nothing of this device")
+    finally:
+        monitor.close()
 
 
 def _isolation(pair: Pair) -> list[Check]:

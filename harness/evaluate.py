@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import random
 import re
 import secrets
 import tempfile
@@ -18,11 +19,14 @@ from typing import Any
 
 from harness import __version__
 from harness.cases import Case, regime_cases, secret_seeds
+from harness.devices.monitor import Missing, Monitor, open_monitor
 from harness.errors import DeviceError
-from harness.measure import Timed, measure
+from harness.heats import Heats
+from harness.measure import Form, Round, Timed, measure
 from harness.problem import Problem
+from harness.processes.court import Court, NoRoom
 from harness.processes.isolation import Limits
-from harness.processes.pair import NoRoom, Pair, Setting, wall_ns
+from harness.processes.pair import Pair, Setting, wall_ns
 from harness.processes.peer import PeerEnded, printable
 from harness.record import (
     CaseResult,
@@ -34,8 +38,15 @@ from harness.record import (
     Submission,
     TimingClass,
 )
+from harness.replication import is_enough, merge, void
 from harness.roofline import floor_for, rates_for
+from harness.timing.sampling import SHARED, Pace
 from harness.verify import result, verify
+
+PRECISION = 0.005
+"""Asked half-width of a score's 95 % interval, where nothing else is asked."""
+MIN_PROCESSES, MAX_PROCESSES = 3, 12
+"""Contestant processes that time a leaderboard run: their luck differs, and three at the least show by how much."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,19 @@ class Request:
     cases: tuple[Case, ...] | None = None
     """Run these instead of the problem's own."""
     limits: Limits = field(default_factory=Limits)
+    precision: float = PRECISION
+    """Asked half-width of the score's 95 % interval, as a share of it."""
+    max_seconds: float | None = None
+    """About how long the timing may take at most; None for each case's own cap."""
+
+    @property
+    def processes(self) -> tuple[int, int]:
+        """Contestant processes that time it: at the least and at the most."""
+        if self.mode != "leaderboard":
+            return 1, 1
+        if self.device == "cpu":
+            return MIN_PROCESSES, MIN_PROCESSES  # times there are no GPU's: more of them are not worth the wait
+        return MIN_PROCESSES, MAX_PROCESSES if self.precision >= PRECISION else 2 * MAX_PROCESSES
 
 
 @dataclass(frozen=True)
@@ -73,18 +97,19 @@ def evaluate(request: Request, listen: Listener = lambda progress: None) -> Reco
     run = _Run(request, listen)
     with run.stage("wait for the device"), device_lock(request.device, listen):
         run.begin_stage("start")
-        with Pair(run.setting()) as pair:
-            pair.prepare()
+        court = Court(request.problem, request.device)
+        with court, Heats(court, [run.setting()], *request.processes) as heats, watching(request.device) as watch:
             run.begin_stage("load")
-            loaded = pair.load()
+            (pair,) = heats.next()
+            (loaded,) = heats.load()
             broken = loaded if isinstance(loaded, Outcome) else None
             run.begin_stage("test")
             run.each(run.tests, "test", broken, lambda case: verify(pair, case))
             run.begin_stage("benchmark")
-            run.each(run.benchmarks, "benchmark", broken or run.worst(), lambda case: run.timed(pair, case))
+            run.time(heats, watch, broken or run.worst())
             run.begin_stage("end")
-            facts = (pair.device, pair.software, pair.isolation, pair.output, pair.notes)
-    return run.record(broken, *facts)
+            run.look_at(court, heats, watch)
+    return run.record(broken)
 
 
 class _Run:
@@ -94,18 +119,21 @@ class _Run:
         self.request = request
         self.listen = listen
         self.master = secrets.token_bytes(32)
+        self.seed = int.from_bytes(hashlib.sha256(b"order" + self.master).digest()[:8], "big")
         self.tests, self.benchmarks = _cases(request, self.master)
         self.results: list[CaseResult] = []
+        self.forms: dict[str, Form | None] = {}
         self.timing_class: TimingClass | None = None
+        self.unsteady = ""
+        self.facts: dict[str, Any] = {}
         self.stages_ns: dict[str, int] = {}
         self._stage = ""
         self._since_ns = 0
 
     def setting(self) -> Setting:
-        """What the two processes are started with."""
+        """What its contestants are started with."""
         request = self.request
-        caches = request.caches / request.submission.sha256[:16]
-        return Setting(request.problem, request.submission.source, request.device, request.limits, caches)
+        return Setting(request.submission.source, request.limits, request.caches / request.submission.sha256[:16])
 
     # --- stages ----------------------------------------------------------------------------------------
 
@@ -136,25 +164,89 @@ class _Run:
         self, cases: Sequence[Case], stage: str, broken: Outcome | None, step: Callable[[Case], CaseResult]
     ) -> None:
         """Run all cases, whatever one of them does; none when the submission cannot run at all."""
+        if broken is not None:
+            return self.not_run(cases, stage, broken)
         for done, case in enumerate(cases):
             self.listen(Progress(stage, case.name, done, len(cases)))
-            if broken is None:
-                self.results.append(_one(case, stage, step))
-            else:
-                reason = "it could not be loaded" if broken.stage == "load" else "it did not pass the tests"
-                self.results.append(result(case, stage, Outcome("not-run", reason)))
+            self.results.append(_one(case, stage, step))
+        return None
 
-    def timed(self, pair: Pair, case: Case) -> CaseResult:
-        """Time one case, beside the least time that the device could need for it."""
-        index = self.benchmarks.index(case)
-        seed = int.from_bytes(hashlib.sha256(self.master + case.name.encode()).digest()[:8], "big")
-        progress = Progress("benchmark", case.name, index, len(self.benchmarks))
-        timed = measure(pair, case, seed=seed, tick=lambda count: self.listen(replace(progress, batches=count)))
+    def not_run(self, cases: Sequence[Case], stage: str, broken: Outcome | None) -> None:
+        """None of these cases, and why."""
+        failed = broken is not None and broken.stage == "load"
+        reason = "it could not be loaded" if failed else "it did not pass the tests"
+        self.results += [result(case, stage, Outcome("not-run", reason)) for case in cases]
+
+    def time(self, heats: Heats, watch: Monitor | Missing, broken: Outcome | None) -> None:
+        """Time the benchmarks in one process after another, until the score is as exact as asked."""
+        if broken is not None or not self.benchmarks:
+            self.not_run(self.benchmarks, "benchmark", broken)
+            return
+        found: dict[str, list[CaseResult]] = {case.name: [] for case in self.benchmarks}
+        begin_ns = wall_ns()
+        while True:
+            loaded = heats.load() if heats.number else []
+            self._heat(heats, watch, found, [each for each in loaded if isinstance(each, Outcome)], begin_ns)
+            merged = [merge(found[case.name]) for case in self.benchmarks]
+            if any(each.outcome.verdict != "passed" for each in merged) or self._is_over(heats, merged, begin_ns):
+                break
+            self.listen(Progress("start another process"))
+            heats.next()
+        steady, self.unsteady = void(merged)
+        self.results += [self._beside_roofline(case, heats.court) for case in steady]
+
+    def _heat(
+        self,
+        heats: Heats,
+        watch: Monitor | Missing,
+        found: dict[str, list[CaseResult]],
+        broken: Sequence[Outcome],
+        begin_ns: int,
+    ) -> None:
+        """All cases in the current heat's process, in an order of its own."""
+        pair = heats.current[0]
+        most = self.request.max_seconds
+        until_ns = None if most is None else begin_ns + int(most * 1e9 * (heats.number + 1) / heats.least)
+        precision = self.request.precision
+        shared = SHARED if precision >= PRECISION else 2 * SHARED
+        pace = Pace(precision / 2, shared if heats.least > 1 else None, until_ns)
+        heat = Round(heats.number, self.seed, pace, None if isinstance(watch, Missing) else watch, heats.pids)
+        order = random.Random(f"{self.seed} {heats.number}").sample(self.benchmarks, len(self.benchmarks))
+        stage = "benchmark" if heats.least == 1 else f"benchmark, process {heats.number + 1}"
+        for done, case in enumerate(order):
+            progress = Progress(stage, case.name, done, len(order))
+            self.listen(progress)
+            outcome = broken[0] if broken else None
+            found[case.name].append(
+                result(case, "benchmark", outcome) if outcome else self._timed(pair, case, heat, heats.court, progress)
+            )
+
+    def _timed(self, pair: Pair, case: Case, heat: Round, court: Court, progress: Progress) -> CaseResult:
+        def tick(batches: int) -> None:
+            self.listen(replace(progress, batches=batches))
+
+        try:
+            (timed,) = measure(court, [pair], case, heat, [self.forms.get(case.name)], tick)
+        except NoRoom as too_large:
+            return result(case, "benchmark", Outcome("not-run", str(too_large)))
+        self.forms[case.name] = timed.form
         self._classify(timed)
-        timing, floor = timed.result.timing, _floor(self.request.problem, case, pair.device.model)
-        if timing is None or floor is None:
-            return timed.result
-        return replace(timed.result, timing=replace(timing, roofline_ns=floor.time_ns, roofline_bound=floor.bound))
+        return timed.result
+
+    def _is_over(self, heats: Heats, merged: Sequence[CaseResult], begin_ns: int) -> bool:
+        count = heats.number + 1
+        if count < heats.least:
+            return False
+        most = self.request.max_seconds
+        late = most is not None and wall_ns() - begin_ns > most * 1e9
+        return count >= heats.most or late or is_enough(merged, self.request.precision)
+
+    def _beside_roofline(self, case: CaseResult, court: Court) -> CaseResult:
+        """The least time that the device could need, beside the time."""
+        floor = _floor(self.request.problem, case.spec, court.device.model)
+        if case.timing is None or floor is None:
+            return case
+        return replace(case, timing=replace(case.timing, roofline_ns=floor.time_ns, roofline_bound=floor.bound))
 
     def _classify(self, timed: Timed) -> None:
         """One case that waits for the GPU makes the whole submission one that does."""
@@ -167,9 +259,20 @@ class _Run:
 
     # --- the end ---------------------------------------------------------------------------------------
 
-    def record(
-        self, broken: Outcome | None, device: Any, software: Any, isolation: Any, output: str, notes: Any
-    ) -> Record:
+    def look_at(self, court: Court, heats: Heats, watch: Monitor | Missing) -> None:
+        """What the record says of the machine, while its processes are there."""
+        notes = heats.notes
+        if isinstance(watch, Missing) and self.request.device != "cpu":
+            notes += (f"clocks, power and other processes are not recorded: {watch.reason}",)
+        self.facts = {
+            "device": replace(court.device, power_limit_mw=watch.power_limit_mw()),
+            "software": Software(podium=__version__, **court.software),
+            "isolation": heats.current[0].isolation,
+            "output": heats.output,
+            "notes": notes,
+        }
+
+    def record(self, broken: Outcome | None) -> Record:
         """Everything, frozen."""
         request = self.request
         default: TimingClass = "cpu" if request.device == "cpu" else "gated"
@@ -179,15 +282,13 @@ class _Run:
             mode=request.mode,
             problem=ProblemVersion(request.problem.name, request.problem.content_hash),
             submission=request.submission,
-            device=device,
-            software=Software(podium=__version__, **software),
             timing_class=self.timing_class or default,
-            isolation=isolation,
             outcome=self._clean(broken or self.worst() or Outcome("passed")),
             cases=tuple(replace(each, outcome=self._clean(each.outcome)) for each in self.results),
             stages_ns=self.stages_ns,
-            notes=notes,
-            output=output,
+            unsteady=self.unsteady,
+            precision=request.precision if self.timing_class else None,
+            **self.facts,
         )
 
     def _clean(self, outcome: Outcome) -> Outcome:
@@ -225,9 +326,19 @@ def _one(case: Case, stage: str, step: Callable[[Case], CaseResult]) -> CaseResu
         return result(case, stage, Outcome("not-run", str(too_large)))
 
 
-def _floor(problem: Problem, case: Case, model: str) -> Any:
+def _floor(problem: Problem, spec: dict[str, Any], model: str) -> Any:
     rates = rates_for(model)
-    return floor_for(problem.roofline, case.spec, rates) if problem.roofline and rates else None
+    return floor_for(problem.roofline, spec, rates) if problem.roofline and rates else None
+
+
+@contextlib.contextmanager
+def watching(device: str) -> Iterator[Monitor | Missing]:
+    """The vendor's management library, or why it is missing."""
+    monitor = open_monitor(device)
+    try:
+        yield monitor
+    finally:
+        monitor.close()
 
 
 def _lock_file(path: Path) -> int:

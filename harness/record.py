@@ -29,7 +29,16 @@ Verdict = Literal[
     "protocol-violation",
     "not-run",
 ]
-Doubt = Literal["clocks-disagree", "below-roofline", "async-work", "input-modified", "state-carried", "sandbox-denied"]
+Doubt = Literal[
+    "clocks-disagree",
+    "below-roofline",
+    "async-work",
+    "input-modified",
+    "state-carried",
+    "sandbox-denied",
+    "unsteady-device",
+]
+StoppedBy = Literal["precision", "time", "batches"]
 TimingClass = Literal["gated", "host-synchronising", "cpu", "interpreter"]
 """gated: GPU time between the gate's release and the GPU's done-word. host-synchronising: wall time of single
 calls of a kernel that waits for the GPU itself. cpu: wall time on the CPU. interpreter: wall time of Triton's
@@ -74,6 +83,8 @@ class Device:
     architecture: str | None = None
     """sm_90, gfx950, x86_64."""
     driver: str | None = None
+    power_limit_mw: int | None = None
+    """The power cap in force, where the vendor's library tells."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +143,21 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class DeviceState:
+    """What the vendor's management library said of the GPU at one moment; None where the driver does not say."""
+
+    clock_mhz: int | None
+    memory_clock_mhz: int | None
+    power_mw: int | None
+    temperature_c: int | None
+    throttle: tuple[str, ...] = ()
+    """Reasons that slow the GPU down, in words: power cap, thermal, hardware slowdown, power brake, other GPU in
+    sync group, clocks set by user."""
+    others: int = 0
+    """Other processes seen on the GPU, beyond our own."""
+
+
+@dataclass(frozen=True)
 class Batch:
     """One sample of a time: gates opened next to each other, with calls behind them and without, in balanced order."""
 
@@ -142,11 +168,21 @@ class Batch:
     empty_ns: int
     """The same for as many empty gates: same flushes, events and seals, no calls."""
     claims_ns: tuple[float, ...] = ()
-    """The contestant's own event readings per call, empty event pair not subtracted."""
+    """The contestant's own event readings per call, empty event pair not subtracted; none in most gated batches."""
     order: str = ""
     """In which order the gates were opened: R with calls, E empty."""
     gates_ns: tuple[int, ...] = ()
     """Each gate's reading, in that order."""
+    process: int = 0
+    """Which of the run's contestant processes it was, from 0."""
+    block: int = 0
+    """Which block of that process and case, from 0; kernels that are compared share their blocks."""
+    canaries_ns: tuple[float, ...] = ()
+    """The referee's own kernels beside it: a memory-bound one, a compute-bound one. Empty where there are none."""
+    state: DeviceState | None = None
+    """What the device said of itself."""
+    is_voided: bool = False
+    """Kept, and left out of every number: the canaries moved."""
 
     def __post_init__(self) -> None:
         if self.calls < 1 or self.reading_ns <= 0 or self.empty_ns < 0 or len(self.order) != len(self.gates_ns):
@@ -168,7 +204,16 @@ class Timing:
     roofline_ns: float | None = None
     """The least time that the device's peak rates allow for this case; None where they are not known."""
     roofline_bound: Literal["memory", "compute"] | None = None
-    stopped_by: Literal["precision", "time", "batches"] = "batches"
+    stopped_by: StoppedBy = "batches"
+    """What ended the sampling in the process that needed the most."""
+    claimed: tuple[Batch, ...] = ()
+    """Batches with the contestant's own events around each call, which cost time themselves: they check one clock
+    against the other, and count nowhere else. Empty where every batch has claims."""
+
+    @property
+    def processes(self) -> int:
+        """Contestant processes that it was timed in."""
+        return len({batch.process for batch in self.batches})
 
 
 @dataclass(frozen=True)
@@ -212,12 +257,17 @@ class Record:
     """What this machine could not give, and other remarks that decide nothing."""
     output: str = ""
     """The end of what the submission printed."""
+    unsteady: str = ""
+    """Why the times of the whole run cannot be trusted, in a sentence; empty when they can."""
+    precision: float | None = None
+    """Asked half-width of the score's 95 % interval, as a share of it; None where nothing was timed."""
     format: int = FORMAT
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """Every doubt of any case, once, in order of appearance."""
-        return tuple(dict.fromkeys(doubt for case in self.cases for doubt in case.doubts))
+        """Every doubt of the run or any case, once, in order of appearance."""
+        own: tuple[Doubt, ...] = ("unsteady-device",) if self.unsteady else ()
+        return tuple(dict.fromkeys((*own, *(doubt for case in self.cases for doubt in case.doubts))))
 
     @property
     def timed(self) -> tuple[CaseResult, ...]:

@@ -76,13 +76,15 @@ class Rehearse:
 class Arm:
     """Enqueue a batch behind the gate (or, `by_message`, stand ready to run it on `Release`).
 
-    `empty` leaves the calls out. `polls` bounds how long the gate waits.
+    `empty` leaves the calls out, `events` times each of them by the contestant's own events. `polls` bounds how long
+    the gate waits.
     """
 
     generation: int
     order: tuple[int, ...]
     empty: bool
     by_message: bool
+    events: bool
     polls: int
 
 
@@ -160,7 +162,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Claims:
-    """The device is idle; the contestant's own event readings per call, in the batch's order."""
+    """The device is idle; the contestant's own event readings per call, in the batch's order, where asked for."""
 
     generation: int
     claims_ns: tuple[float, ...]
@@ -208,7 +210,12 @@ class Renew:
 
 @dataclass(frozen=True)
 class Deal:
-    """Copy the fresh contents into the shared buffers and poison the output buffers."""
+    """Copy the fresh contents into the shared buffers and poison the output buffers.
+
+    `blank`: the same work, but with the case's own contents, which are no secret. Before an empty batch.
+    """
+
+    blank: bool = False
 
 
 @dataclass(frozen=True)
@@ -245,7 +252,9 @@ class Staged:
 
 @dataclass(frozen=True)
 class Renewed:
-    """Fresh contents are ready to be dealt."""
+    """Fresh contents are ready to be dealt; meanwhile the canaries took this long, each, in ns (none on a CPU)."""
+
+    canaries_ns: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

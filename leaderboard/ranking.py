@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from statistics import fmean
 
 from harness.record import CaseResult, Record, Scalar, TimingClass
-from harness.statistics import Summary, geometric_mean, summarise
+from harness.statistics import Summary, summarise
+from harness.statistics import score as score_of
 
 
 @dataclass(frozen=True, order=True)
@@ -95,7 +96,7 @@ def score(record: Record) -> Score | None:
         sha256=record.submission.sha256,
         is_baseline=record.submission.is_baseline,
         cases=cases,
-        time=geometric_mean([case.time for case in cases]),
+        time=score_of([case.timing.batches for case in record.timed if case.timing is not None]),
         light_share=_light_share(cases),
     )
 

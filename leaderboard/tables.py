@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from harness.record import CaseResult, Doubt, Record, Scalar
-from harness.statistics import Summary, claimed_ns, geometric_mean, summarise
+from harness.statistics import Summary, claimed_ns, score, summarise
 from leaderboard.grid import Column, Grid, Line
 from leaderboard.ranking import Board, Row
 
@@ -27,6 +27,7 @@ DOUBTS: dict[Doubt, str] = {
     "input-modified": "the inputs were changed",
     "state-carried": "the first call on new contents is slower: something is kept from call to call",
     "sandbox-denied": "it tried something that its sandbox forbids",
+    "unsteady-device": "the device was not steady while it was timed",
 }
 SECRET_SEED = 1 << 32
 """Seeds from here on are long and say nothing. `--json` has them, and those of timed cases."""
@@ -198,14 +199,20 @@ def summary_lines(record: Record) -> list[Text]:
     device = plain(record.device.model + (f" ({record.device.architecture})" if record.device.architecture else ""))
     lines = [_verdict_line(record)]
     if record.outcome.verdict == "passed" and record.timed:
-        result = geometric_mean([summarise(case.timing.batches) for case in record.timed if case.timing])
+        result = score([case.timing.batches for case in record.timed if case.timing])
         text = f"score {time_of(result)} {spread(result)}, geometric mean of {_count(len(record.timed), 'case')}"
+        processes = max(case.timing.processes for case in record.timed if case.timing)
+        text += f" in {processes} processes" if processes > 1 else ""
         lines.append(Text(text, "bold"))
         lines.append(Text(f"{CLASSES[record.timing_class]}; {device}", "dim"))
     else:
         lines.append(Text(device, "dim"))
     if record.doubts:
         lines.append(Text("passed with doubts, and therefore not ranked", "yellow"))
+    if record.unsteady:
+        lines.append(Text(plain(f"the times cannot be trusted: {record.unsteady}"), "yellow"))
+    elif wanting := _wanting(record):
+        lines.append(Text(wanting, "dim"))
     missing = ", ".join(layer.name for layer in record.isolation if not layer.applied)
     lines += [Text(plain(f"not isolated by: {missing}"), "dim")] if missing else []
     lines += [Text(plain(note), "dim") for note in record.notes]
@@ -213,6 +220,16 @@ def summary_lines(record: Record) -> list[Text]:
         last = "\n".join(record.output.strip().splitlines()[-10:])[-2000:]
         lines.append(Text(f"it printed:\n{plain(last)}", "dim"))
     return lines
+
+
+def _wanting(record: Record) -> str:
+    """What to do about a score that is less exact than was asked; nothing where it is exact enough."""
+    if record.precision is None or record.mode != "leaderboard" or record.outcome.verdict != "passed":
+        return ""
+    half = score([case.timing.batches for case in record.timed if case.timing]).half_width
+    if record.timing_class != "gated" or half is None or half <= record.precision:
+        return ""
+    return f"less exact than ±{100 * record.precision:g} %: its processes differ by more than that"
 
 
 def _verdict_line(record: Record) -> Text:

@@ -334,7 +334,7 @@ def test_a_stopped_run_leaves_nothing_and_the_next_one_works(
     podium: Podium, tmp_path: Path, stop: signal.Signals, code: int
 ) -> None:
     run = start(tmp_path, kernel(tmp_path, SLOW))
-    wait_for(lambda: any(tmp_path.glob("podium-[0-9]*/contestant/submission.py")))
+    wait_for(lambda: any(tmp_path.glob("podium-[0-9]*/contestant-*/submission.py")))
     time.sleep(2.0)
     run.send_signal(stop)
     shown, _ = run.communicate(timeout=60)

@@ -89,10 +89,35 @@ def test_a_leaderboard_run_is_timed_on_the_referee_s_clock_with_secret_seeds(run
     assert {case.spec["seed"] for case in timed}.isdisjoint({1, 2, 3})
     for case in timed:
         assert case.timing is not None
-        assert len(case.timing.batches) >= 8
+        assert case.timing.processes == 3
+        assert len(case.timing.batches) == 6
         assert min(batch.per_call_ns for batch in case.timing.batches) > 1.5e6
     assert from_dict(Record, to_dict(record)) == record
     assert set(record.stages_ns) >= {"start", "load", "test", "benchmark"}
+
+
+def test_a_kernel_that_answers_all_calls_at_the_first_computes_with_lines_that_are_not_there_yet(run: Run) -> None:
+    """It knows all addresses of the case, and that the contents of a batch are there when its first call comes."""
+    record = run(
+        """
+        import time
+
+        known, ready, last = {}, {}, [0.0]
+
+        def custom_kernel(data):
+            known[data[0].data_ptr()] = data
+            if time.perf_counter() - last[0] > 0.001:  # a pause: new contents everywhere, a new batch begins
+                ready.clear()
+                ready.update({key: 2 * x + shift for key, (x, shift) in known.items()})
+            last[0] = time.perf_counter()
+            if data[0].data_ptr() not in ready:
+                return 2 * data[0] + data[1]
+            return ready.pop(data[0].data_ptr())
+        """,
+        mode="benchmark",
+    )
+    assert record.outcome.verdict == "wrong"
+    assert "wrong in a timed batch" in record.outcome.message
 
 
 def test_a_wrong_kernel_fails_and_every_case_is_still_shown(run: Run) -> None:

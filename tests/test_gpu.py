@@ -139,3 +139,41 @@ def test_a_cpu_output_is_no_output(run: Run) -> None:
     record = run("def custom_kernel(data):\n    return (2 * data[0] + data[1]).cpu()\n", "test")
     assert record.outcome.verdict == "bad-output"
     assert "on cpu; expected float32 [4, 32] on cuda" in record.outcome.message
+
+
+def test_a_side_stream_that_watches_the_gate_computes_with_lines_that_are_not_there_yet(run: Run) -> None:
+    """It finds the harness's queue, waits for the gate beside it, and answers every call of the batch at once."""
+    record = run(
+        """
+        import gc, sys, torch
+        side = torch.cuda.Stream()
+        known, ready, state = {}, {}, {"generation": None, "event": None}
+
+        def custom_kernel(data):
+            enqueue = sys.modules["harness.timing.enqueue"]
+            queue = next(each for each in gc.get_objects() if isinstance(each, enqueue.Queue))
+            known[data[0].data_ptr()] = data
+            coming = int(queue._words[0]) + 1
+            if state["generation"] != coming or data[0].data_ptr() not in ready:
+                with torch.cuda.stream(side):
+                    queue._gate(coming, 200_000)
+                    for key, (x, shift) in known.items():
+                        ready[key] = 2 * x + shift
+                    state.update(generation=coming, event=side.record_event())
+            torch.cuda.current_stream().wait_event(state["event"])
+            return ready[data[0].data_ptr()]
+        """
+    )
+    assert record.outcome.verdict == "wrong"
+    assert "wrong in a timed batch" in record.outcome.message
+
+
+def test_the_referee_s_own_kernels_are_timed_beside_and_a_quiet_device_is_steady(run: Run) -> None:
+    record = run("def custom_kernel(data):\n    return 2 * data[0] + data[1]\n", mode="leaderboard")
+    assert (record.outcome.verdict, record.unsteady) == ("passed", "")
+    for case in record.timed:
+        assert case.timing is not None
+        assert case.timing.processes >= 3
+        assert {len(batch.canaries_ns) for batch in case.timing.batches} == {2}
+        assert all(batch.claims_ns == () for batch in case.timing.batches)
+        assert all(batch.claims_ns for batch in case.timing.claimed)

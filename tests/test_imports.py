@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = {"judge.py", "oracle.py", "reference.py", "contestant.py", "sharing.py", "enqueue.py", "flush.py"}
+HEAVY = {
+    "judge.py",
+    "oracle.py",
+    "reference.py",
+    "contestant.py",
+    "sharing.py",
+    "reveal.py",
+    "enqueue.py",
+    "flush.py",
+    "canary.py",
+}
 """The modules of harness that live in a process with torch in it."""
 
 
@@ -46,8 +56,8 @@ def test_harness_knows_no_leaderboard_and_no_user_interface(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", files("leaderboard"), ids=str)
-def test_leaderboard_knows_records_and_statistics_only(path: Path) -> None:
-    allowed = ("harness.record", "harness.statistics", "harness.errors")
+def test_leaderboard_knows_records_comparisons_and_statistics_only(path: Path) -> None:
+    allowed = ("harness.record", "harness.statistics", "harness.compare", "harness.errors")
     used = starts(imports(path), "harness", "cli", "submissions", "problems", "torch")
     assert used - starts(used, *allowed) == set()
 
@@ -63,7 +73,8 @@ def test_the_contestant_has_wire_sharing_timing_and_devices_of_ours_and_nothing_
     queue = imports(ROOT / "harness/timing/enqueue.py") | imports(ROOT / "harness/timing/flush.py")
     loaded = set(listed.stdout.split()) | starts(queue, "harness")
     packages = {"harness", "harness.processes", "harness.timing", "harness.processes.contestant"}
-    allowed = starts(loaded, "harness.wire", "harness.processes.sharing", "harness.devices")
+    ours = ("harness.wire", "harness.processes.sharing", "harness.processes.reveal", "harness.devices")
+    allowed = starts(loaded, *ours)
     allowed |= starts(loaded, "harness.timing.enqueue", "harness.timing.flush", "harness.timing.gate")
     assert loaded - packages - allowed == set()
 
@@ -86,7 +97,14 @@ def reached(module: str) -> set[str]:
 def test_nothing_that_the_contestant_may_ever_import_leads_to_the_referee_or_the_oracle() -> None:
     found = reached("harness.processes.contestant") - {"harness.processes.contestant"}
     packages = {"harness", "harness.processes", "harness.timing"}
-    allowed = starts(found, "harness.wire", "harness.processes.sharing", "harness.timing", "harness.devices")
+    ours = (
+        "harness.wire",
+        "harness.processes.sharing",
+        "harness.processes.reveal",
+        "harness.timing",
+        "harness.devices",
+    )
+    allowed = starts(found, *ours)
     assert found - packages - allowed == set()
     assert {"harness.wire", "harness.timing.enqueue", "harness.timing.gate"} <= found
     assert starts(found, "harness.timing.sampling", "harness.record", "harness.statistics", "harness.judge") == set()
@@ -94,7 +112,7 @@ def test_nothing_that_the_contestant_may_ever_import_leads_to_the_referee_or_the
 
 def test_what_the_referee_runs_loads_no_torch() -> None:
     code = (
-        "import sys, harness.evaluate, harness.doctor, harness.submission, harness.schema\n"
+        "import sys, harness.evaluate, harness.contest, harness.doctor, harness.submission, harness.schema\n"
         "print(*[name for name in ('torch', 'triton', 'numpy') if name in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -11,41 +11,79 @@ import pytest
 
 from harness import wire
 from harness.cases import Case
-from harness.measure import POLLS, Timed, measure
+from harness.measure import POLLS, Form, Round, Timed, measure
 from harness.processes.isolation import Limits
 from harness.processes.peer import PeerEnded
 from harness.record import Outcome
+from harness.timing.sampling import SHARED, Pace
 
 RIGHT = wire.Judged(1, True, "", "bf16", 0.001, 0.01, 0.0, "pass", "")
 CASE = Case({"m": 16, "seed": 3})
 
 
+class ScriptedCourt:
+    """Answers as the oracle would, and keeps what everybody was told."""
+
+    def __init__(self, shared_inputs: tuple[str, ...] = ()) -> None:
+        self.problem = SimpleNamespace(shared_inputs=shared_inputs)
+        self.told: list[Any] = []
+        self.judged: Callable[[int], wire.Judged] = lambda count: RIGHT
+        self.judgements = 0
+        self.canaries_ns: tuple[float, ...] = ()
+
+    @contextlib.contextmanager
+    def staged(self, case: Case, max_sets: int) -> Iterator[wire.Staged]:
+        yield wire.Staged({}, "", 1, max_sets)
+
+    def ask(self, order: Any, answer: type) -> Any:
+        self.tell(order)
+        return self.hear(answer)
+
+    def tell(self, order: Any) -> None:
+        self.told.append(order)
+
+    def hear(self, answer: type) -> Any:
+        if answer is wire.Judged:
+            self.judgements += 1
+            return self.judged(self.judgements)
+        return wire.Renewed(self.canaries_ns) if answer is wire.Renewed else answer()
+
+    def orders(self, kind: type) -> list[Any]:
+        return [order for order in self.told if isinstance(order, kind)]
+
+
 class ScriptedPair:
-    """Answers as both processes would. `per_call_ns` of kernel time, `empty_ns` a batch for everything else."""
+    """Answers as a contestant would. `per_call_ns` of kernel time, `empty_ns` a batch for everything else."""
 
     def __init__(
         self, *, per_call_ns: int = 10_000, empty_ns: int = 700_000, kind: str = "cuda", **script: Any
     ) -> None:
-        self.setting = SimpleNamespace(kind=kind, limits=Limits())
+        self.court = script.get("court") or ScriptedCourt(script.get("shared_inputs", ()))
+        self.court.judged = script.get("judged", self.court.judged)
+        self.setting = SimpleNamespace(limits=Limits())
+        self.kind = kind
+        self.pid: int | None = 1
         self.interprets = False
         self.gated = kind != "cpu" and script.get("gated", True)
         self.generation = 0
         self.per_call_ns, self.empty_ns = per_call_ns, empty_ns
         self.synchronises = script.get("synchronises", False)
         self.queue_room = script.get("queue_room", 1000)
-        self.judged: Callable[[int], wire.Judged] = script.get("judged", lambda count: RIGHT)
+        self.claim: Callable[[int], float] = script.get("claim", lambda place: float(self.per_call_ns))
         self.reading: Callable[[wire.Arm], int | None] = script.get("reading", self._reading)
         self.late = set(script.get("late", ()))
-        self.told: list[Any] = []
-        self.judgements = 0
+        self.dies_at: int | None = script.get("dies_at")
         self.armed: wire.Arm | None = None
         self.page = SimpleNamespace(
             reading_ns=self._page_reading, gave_up=lambda generation: generation in self.late, open=lambda g: None
         )
 
     @contextlib.contextmanager
-    def staged(self, case: Case, max_sets: int) -> Iterator[int]:
-        yield max_sets
+    def attached(self, staged: wire.Staged) -> Iterator[None]:
+        yield
+
+    def drop(self) -> None:
+        self.pid = None
 
     def next_generation(self) -> int:
         self.generation += 1
@@ -59,27 +97,15 @@ class ScriptedPair:
         assert self.armed.generation == generation
         return self.reading(self.armed)
 
-    def oracle(self, order: Any, answer: type) -> Any:
-        self.told.append(order)
-        return self._judge() if answer is wire.Judged else answer()
-
-    def _judge(self) -> wire.Judged:
-        self.judgements += 1
-        return self.judged(self.judgements)
-
-    def tell_oracle(self, order: Any) -> None:
-        self.told.append(order)
-
-    def hear_oracle(self, answer: type) -> Any:
-        return self._judge()
-
     def contestant(self, order: Any, *answers: type, timeout_s: float) -> Any:
-        self.told.append(order)
+        self.court.told.append(order)
         if isinstance(order, wire.Call):
             return wire.Called(float(self.per_call_ns))
         if isinstance(order, wire.Rehearse):
             return wire.Rehearsed(tuple(float(self.per_call_ns) for _ in order.order))
         if isinstance(order, wire.Arm):
+            if order.generation == self.dies_at:
+                raise PeerEnded("crashed", "the process was ended by SIGSEGV")
             self.armed = order
             return wire.Armed(order.generation, self.synchronises or len(order.order) > self.queue_room)
         assert isinstance(order, wire.Release)
@@ -87,11 +113,17 @@ class ScriptedPair:
 
     def hear_contestant(self, *answers: type, timeout_s: float) -> Any:
         assert self.armed is not None
-        claim = 1000.0 if self.armed.empty else 1000.0 + self.per_call_ns
-        return wire.Claims(self.armed.generation, tuple(claim for _ in self.armed.order))
+        if not self.armed.events:
+            return wire.Claims(self.armed.generation, ())
+        places = range(len(self.armed.order))
+        claims = tuple(1000.0 if self.armed.empty else 1000.0 + self.claim(place) for place in places)
+        return wire.Claims(self.armed.generation, claims)
 
     def orders(self, kind: type) -> list[Any]:
-        return [order for order in self.told if isinstance(order, kind)]
+        return list(self.court.orders(kind))
+
+
+PACE = Pace()
 
 
 @pytest.fixture(autouse=True)
@@ -99,8 +131,14 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.measure.SETTLE_S", 0.0)
 
 
-def time(pair: ScriptedPair) -> Timed:
-    return measure(pair, CASE, seed=1, tick=lambda count: None)  # type: ignore[arg-type]
+def together(*pairs: ScriptedPair, pace: Pace = PACE, forms: Any = None, seed: int = 1) -> list[Timed]:
+    heat = Round(0, seed, pace)
+    known = forms or [None] * len(pairs)
+    return measure(pairs[0].court, pairs, CASE, heat, known)  # type: ignore[arg-type]
+
+
+def time(pair: ScriptedPair, pace: Pace = PACE) -> Timed:
+    return together(pair, pace=pace)[0]
 
 
 def test_a_call_s_time_is_the_reading_less_the_empty_one_over_the_calls() -> None:
@@ -111,6 +149,7 @@ def test_a_call_s_time_is_the_reading_less_the_empty_one_over_the_calls() -> Non
     assert {batch.per_call_ns for batch in timing.batches} == {8212.0}
     assert {batch.empty_ns for batch in timing.batches} == {1_400_000}
     assert {batch.calls for batch in timing.batches} == {48}
+    assert {batch.claims_ns for batch in timing.batches} == {()}  # events would hold the queue up
     assert timing.empty_claim_ns == 1000.0
     assert timed.result.doubts == ()
     assert timed.result.outcome == Outcome("passed")
@@ -119,7 +158,7 @@ def test_a_call_s_time_is_the_reading_less_the_empty_one_over_the_calls() -> Non
 def test_still_readings_stop_at_the_first_look() -> None:
     timing = time(ScriptedPair()).result.timing
     assert timing is not None
-    assert (timing.stopped_by, len(timing.batches)) == ("precision", 8)
+    assert (timing.stopped_by, len(timing.batches)) == ("precision", 4)
 
 
 def test_restless_readings_go_on_until_the_last_look() -> None:
@@ -161,17 +200,27 @@ def test_a_sample_s_gates_are_balanced_so_that_drift_and_alternation_cancel() ->
 def test_every_batch_has_contents_of_its_own_dealt_after_it_was_armed() -> None:
     pair = ScriptedPair()
     time(pair)
+    told = pair.court.told
     seeds = [order.seed for order in pair.orders(wire.Renew)]
     assert len(set(seeds)) == len(seeds)
     real = [
         index
-        for index, order in enumerate(pair.told)
+        for index, order in enumerate(told)
         if isinstance(order, wire.Arm) and not order.empty and order.polls == POLLS
     ]
-    assert len(real) == 20  # ten samples of two: two to warm up, eight kept
+    assert len(real) == 10  # five samples of two: one with events, four that count
     for index in real:
-        assert isinstance(pair.told[index + 1], wire.Deal)
-        assert isinstance(pair.told[index + 2], wire.Judge)
+        assert told[index + 1] == wire.Deal(blank=False)
+        assert isinstance(told[index + 2], wire.Judge)
+
+
+def test_before_an_empty_batch_the_oracle_does_the_same_work_with_contents_that_are_no_secret() -> None:
+    pair = ScriptedPair()
+    time(pair)
+    told = pair.court.told
+    empty = [index for index, order in enumerate(told) if isinstance(order, wire.Arm) and order.empty]
+    assert len(empty) == 10
+    assert {told[index + 1] for index in empty} == {wire.Deal(blank=True)}
 
 
 def test_a_kernel_that_waits_for_the_gpu_is_timed_call_by_call_and_says_so() -> None:
@@ -225,20 +274,87 @@ def test_a_batch_that_ran_before_it_was_released_is_run_again() -> None:
     timed = time(pair)
     assert timed.result.outcome == Outcome("passed")
     assert timed.result.timing is not None
-    assert len(timed.result.timing.batches) == 8
+    assert len(timed.result.timing.batches) == 4
 
 
 def test_claims_for_other_than_its_calls_are_a_violation() -> None:
     pair = ScriptedPair()
-    pair.hear_contestant = lambda *answers, timeout_s: wire.Claims(pair.generation, ())  # type: ignore[method-assign]
-    with pytest.raises(PeerEnded) as caught:
-        time(pair)
-    assert caught.value.verdict == "protocol-violation"
+    pair.hear_contestant = lambda *answers, timeout_s: wire.Claims(pair.generation, (1.0,) * 99)  # type: ignore[method-assign]
+    assert time(pair).result.outcome.verdict == "protocol-violation"
+    assert pair.pid is None
 
 
 def test_a_device_that_never_comes_back_ends_the_contestant() -> None:
     pair = ScriptedPair()
     pair.reading = lambda arm: None if arm.polls == POLLS else pair._reading(arm)
-    with pytest.raises(PeerEnded) as caught:
-        time(pair)
-    assert caught.value.verdict == "timed-out"
+    assert time(pair).result.outcome.verdict == "timed-out"
+    assert pair.pid is None
+
+
+def test_a_first_call_that_works_for_all_of_them_is_a_doubt_where_inputs_are_shared() -> None:
+    def carrying(place: int) -> float:
+        return 30_000.0 if place == 0 else 10_000.0
+
+    def pair(*shared: str) -> ScriptedPair:
+        found = ScriptedPair(claim=carrying, shared_inputs=shared)
+        found.reading = lambda arm: found._reading(arm) + (0 if arm.empty else 20_000)
+        return found
+
+    assert time(pair("1")).result.doubts == ("state-carried",)
+    assert time(pair()).result.doubts == ()
+    assert time(ScriptedPair(shared_inputs=("1",))).result.doubts == ()
+
+
+def test_where_processes_share_a_number_each_takes_a_few_samples() -> None:
+    wobble = iter(range(10_000))
+    pair = ScriptedPair()
+    pair.reading = lambda arm: pair._reading(arm) + (next(wobble) % 7) * 20_000
+    timing = time(pair, Pace(most=SHARED)).result.timing
+    assert timing is not None
+    assert (timing.stopped_by, len(timing.batches)) == ("batches", SHARED)
+
+
+def test_after_its_time_is_up_a_case_takes_what_it_needs_at_the_least() -> None:
+    wobble = iter(range(10_000))
+    pair = ScriptedPair()
+    pair.reading = lambda arm: pair._reading(arm) + (next(wobble) % 7) * 20_000
+    timing = time(pair, Pace(until_ns=0)).result.timing
+    assert timing is not None
+    assert (timing.stopped_by, len(timing.batches)) == ("time", 4)
+
+
+def test_the_next_process_need_not_find_out_what_the_first_one_did() -> None:
+    pair = ScriptedPair()
+    (timed,) = together(pair, forms=[Form(6, False, 10_000.0)])
+    assert timed.result.timing is not None
+    assert {batch.calls for batch in timed.result.timing.batches} == {12}
+    assert len(pair.orders(wire.Rehearse)) == 1
+    assert POLLS in {order.polls for order in pair.orders(wire.Arm)} and len(pair.orders(wire.Arm)) == 20
+    patient = together(ScriptedPair(), forms=[Form(1, True, 10_000.0)])
+    assert patient[0].timing_class == "host-synchronising"
+
+
+def test_kernels_that_are_compared_see_the_same_contents_in_every_block() -> None:
+    court = ScriptedCourt()
+    court.canaries_ns = (70_000.0, 60_000.0)
+    fast, slow = ScriptedPair(court=court), ScriptedPair(court=court, per_call_ns=10_200)
+    found = together(fast, slow)
+    times = [[batch.per_call_ns for batch in each.result.timing.batches] for each in found if each.result.timing]
+    assert times == [[10_000.0] * 4, [10_200.0] * 4]
+    assert [batch.block for batch in found[0].result.timing.batches] == [0, 1, 2, 3]  # type: ignore[union-attr]
+    assert {b.canaries_ns for each in found for b in each.result.timing.batches} == {(70_000.0, 60_000.0)}  # type: ignore[union-attr]
+    # Two renewals for the first calls, then two a block, whatever the number of kernels.
+    assert len(court.orders(wire.Renew)) == 2 + 2 * 5
+
+
+def test_who_dies_in_block_seven_leaves_the_others_to_go_on() -> None:
+    court = ScriptedCourt()
+    wobble = iter(range(10_000))
+    steady, mortal = ScriptedPair(court=court), ScriptedPair(court=court, dies_at=32)
+    steady.reading = lambda arm: steady._reading(arm) + (next(wobble) % 7) * 200_000
+    mortal.reading = lambda arm: mortal._reading(arm) + (next(wobble) % 7) * 200_000
+    alive, dead = together(steady, mortal)
+    assert dead.result.outcome.verdict == "crashed"
+    assert dead.result.timing is None and mortal.pid is None
+    assert alive.result.outcome == Outcome("passed")
+    assert len(alive.result.timing.batches) >= 7  # type: ignore[union-attr]

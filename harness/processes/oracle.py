@@ -25,9 +25,11 @@ from harness.devices import describe_device
 from harness.judge import Finding, judge, poison
 from harness.processes import sharing
 from harness.processes.reference import Reference, copied, open_reference
+from harness.processes.reveal import Reveals, Spans, open_reveals, room, spans_of
 
 MAX_SET_BYTES = 4 << 30
 """Room for per-call inputs and outputs of one batch, at most, and at most a tenth of the device's memory."""
+DEFAULT_CACHE_BYTES = 1 << 25
 JUDGED_ROWS = 64
 """Rows of dimension 0 judged per output where the reference can be asked for rows."""
 
@@ -47,6 +49,10 @@ class Bench:
     """The data as generated: its shared inputs are what `refresh` starts from."""
     inputs: list[Any]
     outputs: list[Any]
+    spans: Spans
+    """Where the sets' own lines lie."""
+    reveals: Reveals | None
+    """Where those that come late are kept."""
     fresh: dict[int, Any] = field(default_factory=dict)
     """Private contents of the sets last renewed, by index: what the judge computes from."""
     nearest: str | None = None
@@ -60,6 +66,8 @@ class Oracle:
         self._orders, self._reports, self._memory_fd = orders, reports, memory_fd
         self._device = "cpu"
         self._room_bytes = MAX_SET_BYTES
+        self._secret = torch.Generator().manual_seed(random.SystemRandom().getrandbits(63))
+        self._canaries: Callable[[], tuple[float, ...]] = tuple
         self._reference: Reference | None = None
         self._bench: Bench | None = None
 
@@ -114,6 +122,10 @@ class Oracle:
         facts = describe_device(order.device)
         self._room_bytes = min(MAX_SET_BYTES, (facts["memory_bytes"] or MAX_SET_BYTES) // 10)
         self._reference = open_reference(order.folder, order.problem)
+        if order.device == "cuda":
+            from harness.timing.canary import Canaries
+
+            self._canaries = Canaries(facts["cache_bytes"] or DEFAULT_CACHE_BYTES)
         return wire.Opened(facts, _software())
 
     def stage(self, order: wire.Stage) -> wire.Staged:
@@ -125,23 +137,31 @@ class Oracle:
         planner = sharing.Planner()
         places = {key: planner.place(tensor) for key, tensor in shared.items()}
         fixed_bytes = planner.size_bytes
-        first = (sharing.describe(original, planner, places), sharing.describe(output, planner))
+
+        def planned() -> tuple[Any, Any]:
+            return sharing.describe(original, planner, places), sharing.describe(output, planner)
+
+        plans = [planned()]
         set_bytes = planner.size_bytes - fixed_bytes + sharing.ALIGNMENT_BYTES
         sets = max(1, min(order.max_sets, self._room_bytes // set_bytes))
-        plans = [first] + [
-            (sharing.describe(original, planner, places), sharing.describe(output, planner)) for _ in range(sets - 1)
-        ]
-        layout = {"inputs": [plan[0] for plan in plans], "outputs": [plan[1] for plan in plans]}
-        del output
+        plans += [planned() for _ in range(sets - 1)]
+        inputs, outputs = (list(column) for column in zip(*plans, strict=True))
+        spans = spans_of(inputs, tuple(places.values()))
+        reveals = room(spans, planner)
+        layout = {"inputs": inputs, "outputs": outputs, "reveals": reveals}
         arena = sharing.allocate(max(planner.size_bytes, 1), self._device, self._memory_fd)
         self._bench = Bench(
             dict(order.spec),
             arena,
             layout,
             original,
-            [sharing.rebuild(plan, arena.bytes) for plan in layout["inputs"]],
-            [sharing.rebuild(plan, arena.bytes) for plan in layout["outputs"]],
+            [sharing.rebuild(plan, arena.bytes) for plan in inputs],
+            [sharing.rebuild(plan, arena.bytes) for plan in outputs],
+            spans,
+            open_reveals(reveals, arena.bytes),
         )
+        if self._bench.reveals is not None:
+            self._bench.reveals.keep(spans, range(sets), self._secret)
         return wire.Staged(layout, arena.handle, max(planner.size_bytes, 1), sets)
 
     def renew(self, order: wire.Renew) -> wire.Renewed:
@@ -158,19 +178,22 @@ class Oracle:
             else:
                 bench.fresh[index] = reference.renew(base, {**bench.spec, "seed": draw.randrange(1 << 62)})
         self._synchronize()
-        return wire.Renewed()
+        return wire.Renewed(self._canaries())
 
     def deal(self, order: wire.Deal) -> wire.Dealt:
-        """What the contestant will find: fresh inputs, poisoned outputs."""
+        """What the contestant will find: fresh inputs but for the lines that come late, poisoned outputs."""
         bench = self.bench
         done: set[int] = set()
         for index, fresh in bench.fresh.items():
-            for place, content in zip(sharing.tensors(bench.inputs[index]), sharing.tensors(fresh), strict=True):
+            contents = sharing.tensors(bench.original if order.blank else fresh)
+            for place, content in zip(sharing.tensors(bench.inputs[index]), contents, strict=True):
                 if place.data_ptr() not in done or place.numel() == 0:
                     place.copy_(content)
                     done.add(place.data_ptr())
             for tensor in sharing.tensors(bench.outputs[index]):
                 poison(tensor)
+        if bench.reveals is not None:
+            bench.reveals.hide(bench.spans, list(bench.fresh), self._secret)
         self._synchronize()
         return wire.Dealt()
 

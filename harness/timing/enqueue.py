@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from harness.processes.reveal import LINES, WORDS, Reveals
 from harness.timing.flush import Flush
 from harness.timing.gate import DONE, EXPIRED, PAGE_BYTES, RELEASE
 
@@ -31,6 +32,18 @@ def _gate_kernel(words, generation, polls, release: tl.constexpr, expired: tl.co
 @triton.jit(do_not_specialize=["generation"])
 def _done_kernel(words, generation, done: tl.constexpr):
     tl.atomic_xchg(words + done, generation, sem="release", scope="sys")
+
+
+@triton.jit(do_not_specialize=["index", "count"])
+def _reveal_kernel(words, offsets, lines, index, count, size: tl.constexpr, width: tl.constexpr):
+    """Put a set's lines, int32 [sets, count, width], in their places: offsets int64 [sets, count], in words."""
+    line = tl.arange(0, size)
+    word = tl.arange(0, width)
+    there = line < count
+    own = index * count + line
+    places = tl.load(offsets + own, mask=there, other=0)
+    content = tl.load(lines + own[:, None] * width + word[None, :], mask=there[:, None], other=0)
+    tl.store(words + places[:, None] + word[None, :], content, mask=there[:, None])
 
 
 class Queue:
@@ -55,6 +68,9 @@ class Queue:
         self._gate(opened + 1, 1)  # takes the branch that gives up
         self._flush()
         _done_kernel[(1,)](self._words, int(self._words[DONE].item()), DONE, num_warps=1)
+        arena = torch.zeros(2 * LINES * WORDS, dtype=torch.int32, device="cuda")
+        offsets = torch.arange(LINES, device="cuda").view(1, LINES) * WORDS
+        self.reveal(Reveals(offsets, arena[LINES * WORDS :].view(1, LINES, WORDS), arena), 0)
         for start, end in self._events:
             start.record()
             end.record()
@@ -64,6 +80,12 @@ class Queue:
     def _gate(self, generation: int, polls: int) -> None:
         _gate_kernel[(1,)](self._words, generation, polls, RELEASE, EXPIRED, num_warps=1)
 
+    def reveal(self, reveals: Reveals, index: int) -> None:
+        """Enqueue putting the late lines of input set `index` in their places."""
+        _reveal_kernel[(1,)](
+            reveals.words, reveals.offsets, reveals.lines, index, reveals.lines.shape[1], LINES, WORDS, num_warps=4
+        )
+
     def enqueue(
         self,
         generation: int | None,
@@ -71,13 +93,18 @@ class Queue:
         call: Callable[[int], object] | None,
         seal: Callable[[int, object], None],
         touch: torch.Tensor | None,
+        reveals: Reveals | None,
+        events: bool,
         polls: int,
     ) -> bool:
         """Enqueue a batch behind the gate of `generation` (None: no gate); True if the gate gave up meanwhile.
 
-        Each call: flush, touch, event, `call(index)`, event, `seal(index, output)`. The touch brings the
+        Each call: flush, touch, reveal, `call(index)`, `seal(index, output)`; with `events`, one before and one behind
+        the call. An event holds up what comes after it until all before it has ended, and for how long differs from
+        batch to batch by up to 1 us: batches whose time counts have none. The touch brings the
         empty batch's stand-in output into the cache, where a real output lies when it is sealed, in both
-        kinds of batch; so the seal costs the same in both.
+        kinds of batch; so the seal costs the same in both. The reveal puts the late lines of this call's
+        inputs in their places.
         """
         torch.cuda.synchronize()
         if generation is not None:
@@ -86,9 +113,13 @@ class Queue:
             self._flush()
             if touch is not None:
                 self._flush.read(touch)
-            start.record()
+            if reveals is not None:
+                self.reveal(reveals, index)
+            if events:
+                start.record()
             output = call(index) if call else None
-            end.record()
+            if events:
+                end.record()
             seal(index, output)
         if generation is None:
             return False

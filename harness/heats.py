@@ -1,0 +1,117 @@
+"""Fresh processes of every submission, heat after heat: started side by side, timed one heat at a time.
+
+A process keeps the luck of where its memory landed for as long as it lives; only fresh ones average that out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from types import TracebackType
+
+from harness import wire
+from harness.processes.court import Court
+from harness.processes.pair import Pair, Setting
+from harness.record import Outcome
+
+AT_ONCE = 4
+"""Heats whose device contexts are made together, between two timed heats: that takes as long as for one."""
+
+
+class Heats:
+    """The heats of one run. Use it as a context: every process ends with it."""
+
+    def __init__(self, court: Court, settings: Sequence[Setting], least: int, most: int) -> None:
+        self.court = court
+        self.settings = settings
+        self.least, self.most = least, most
+        self.number = -1
+        """Of the current heat, from 0."""
+        self.past: list[Pair] = []
+        """Pairs of heats that are over: what they printed and noted."""
+        self._waiting: list[tuple[Pair, ...]] = []
+        self.current: tuple[Pair, ...] = ()
+        """The pairs of the current heat, one for each submission."""
+        self._started = 0
+
+    def __enter__(self) -> Heats:
+        try:
+            for _ in range(self._at_first()):
+                self._start()
+            self._prepare(self.least)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            for pairs in (*self._waiting, self.current):
+                for pair in pairs:
+                    stack.push(pair.__exit__)
+        self._waiting, self.current = [], ()
+
+    def _at_first(self) -> int:
+        """Heats whose interpreters are started at the outset: the least, and more where idle cores can do it."""
+        cores = 0 if self.court.kind == "cpu" else (os.cpu_count() or 1) // 2
+        return max(self.least, min(self.most, cores // len(self.settings))) if self.least > 1 else self.least
+
+    def _start(self) -> None:
+        """Start a heat's interpreters; nothing is loaded and no device is touched yet."""
+        pairs: list[Pair] = []
+        self._waiting.append(())
+        for setting in self.settings:
+            pairs.append(Pair(self.court, setting).__enter__())
+            self._waiting[-1] = tuple(pairs)
+        self._started += 1
+
+    def _prepare(self, heats: int) -> None:
+        """Make the device contexts of the next heats, side by side."""
+        pairs = [pair for each in self._waiting[:heats] for pair in each]
+        for pair in pairs:
+            pair.begin_prepare()
+        for pair in pairs:
+            pair.prepare()
+
+    def next(self) -> tuple[Pair, ...]:
+        """End the current heat and give the next one's pairs, prepared; load them before use."""
+        for pair in self.current:
+            pair.__exit__(None, None, None)
+            self.past.append(pair)
+        self.current = ()
+        while not self._waiting or (self.most - self._started > 0 and len(self._waiting) < self._ahead):
+            self._start()
+        if not all(pair.is_prepared for pair in self._waiting[0]):
+            self._prepare(self._ahead)
+        self.current = self._waiting.pop(0)
+        self.number += 1
+        return self.current
+
+    @property
+    def _ahead(self) -> int:
+        """Heats to have ready after the first ones: none where the processor itself is what is timed."""
+        return 1 if self.court.kind == "cpu" or self.number + 1 < self.least else AT_ONCE
+
+    def load(self) -> list[wire.Loaded | Outcome]:
+        """Import each submission in the current heat's processes: what it defines, or how it failed."""
+        return [pair.load() for pair in self.current]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes of this run that hold the device."""
+        live = [pair for pairs in (*self._waiting, self.current) for pair in pairs if pair.is_prepared]
+        return (self.court.pid, *(pair.pid for pair in live if pair.pid is not None))
+
+    @property
+    def output(self) -> str:
+        """What the submissions printed, the end of it."""
+        printed = [pair.output for pair in (*self.past, *self.current) if pair.output.strip()]
+        return "\n".join(list(dict.fromkeys(printed))[-3:])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What this machine could not give, each once."""
+        return tuple(dict.fromkeys(note for pair in (*self.past, *self.current) for note in pair.notes))

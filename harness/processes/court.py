@@ -1,0 +1,193 @@
+"""The oracle of one run, and what outlives every contestant: the scratch folder, the shared memory, the warden."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from harness import wire
+from harness.cases import Case
+from harness.errors import DeviceError, ProblemError
+from harness.problem import Problem
+from harness.processes.isolation import environment, launch, make_scratch, memory_file, sweep_scratch
+from harness.processes.peer import Peer, PeerEnded, pipes, shut
+from harness.processes.warden import Warden
+from harness.record import Device
+from harness.wire import read_dataclass
+
+START_S = 180.0
+"""An interpreter that imports torch and makes a device context, on a cold disk."""
+ORACLE_S = 600.0
+"""Any one order of the oracle: its code is trusted, but a reference may still be slow."""
+
+
+class NoRoom(Exception):
+    """The device has too little memory for a case."""
+
+
+class Court:
+    """The oracle and the place where it sits. Use it as a context: nothing is left when it ends, however it ends."""
+
+    def __init__(self, problem: Problem, device: str) -> None:
+        self.problem = problem
+        self.device_name = device
+        """cpu, cuda or cuda:N."""
+        self._oracle: Peer | None = None
+        self._device: Device | None = None
+        self._folders = 0
+
+    def __enter__(self) -> Court:
+        try:
+            return self._enter()
+        except OSError as error:
+            raise not_set_up(error) from error
+
+    def _enter(self) -> Court:
+        sweep_scratch()
+        self.scratch = make_scratch()
+        self.warden = Warden()
+        self.warden.remove(self.scratch)
+        self.memory_fd = memory_file("podium-arena")
+        try:
+            folder = self.lay("oracle", {entry.name: entry.source for entry in self.problem.oracle_files})
+            self._oracle = self.launch("oracle", [], folder, folder, (self.memory_fd,), wire.ORACLE_REPORTS)
+            judging = {
+                "precisions": list(self.problem.precisions),
+                "shared_inputs": list(self.problem.shared_inputs),
+                "tolerance": _limits(self.problem),
+            }
+            kind: Any = self.kind
+            self.tell(wire.Open(str(folder), kind, judging))
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._oracle is not None:
+            self.dismiss(self._oracle)
+        self._oracle = None
+        shut((self.memory_fd,))
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.warden.close()
+
+    @property
+    def kind(self) -> str:
+        """cpu or cuda."""
+        return self.device_name.partition(":")[0]
+
+    @property
+    def pid(self) -> int:
+        """The oracle's process."""
+        assert self._oracle is not None
+        return self._oracle.process.pid
+
+    # --- processes -------------------------------------------------------------------------------------
+
+    def lay(self, role: str, files: Mapping[str, Path]) -> Path:
+        """A process's own folder in the scratch folder, with these files in it under these names."""
+        self._folders += 1
+        folder = self.scratch / f"{role}-{self._folders}"
+        folder.mkdir()
+        for flat, source in files.items():
+            shutil.copyfile(source, folder / flat)
+        return folder
+
+    def launch(
+        self,
+        role: str,
+        leading: list[str],
+        folder: Path,
+        caches: Path,
+        shared: tuple[int, ...],
+        reports: tuple[type, ...],
+        memory: int | None = None,
+    ) -> Peer:
+        """Start `harness.processes.ROLE` in a folder, with these descriptors."""
+        child_orders, orders, reports_fd, child_reports = pipes()
+        process = launch(
+            f"harness.processes.{role}",
+            [*leading, *map(str, (child_orders, child_reports, *shared))],
+            descriptors=(child_orders, child_reports, *shared),
+            variables=environment(self.device_name, folder, caches),
+            folder=folder,
+        )
+        shut((child_orders, child_reports))
+        self.warden.watch(process.pid)
+        return Peer(process, orders, reports_fd, reports, memory)
+
+    def dismiss(self, peer: Peer) -> None:
+        """End a process that `launch` started."""
+        peer.close()
+        self.warden.forget(peer.process.pid)
+
+    # --- the oracle ------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> Device:
+        """The device as the oracle sees it; the first look waits for the oracle."""
+        if self._device is None:
+            opened = self.hear(wire.Opened, timeout_s=START_S)
+            self._device = read_dataclass(Device, opened.device, "device")
+            self.software: dict[str, Any] = opened.software
+        return self._device
+
+    def ask(self, order: Any, answer: type, *, timeout_s: float = ORACLE_S) -> Any:
+        """The oracle's answer. What goes wrong there is the problem's or the machine's, never a submission's."""
+        return self._trusted(lambda peer: peer.ask(order, answer, timeout_s=timeout_s))
+
+    def tell(self, order: Any) -> None:
+        """Send an order whose answer is fetched later by `hear`."""
+        self._trusted(lambda peer: peer.send(order))
+
+    def hear(self, answer: type, *, timeout_s: float = ORACLE_S) -> Any:
+        """The answer to what `tell` sent."""
+        return self._trusted(lambda peer: peer.receive(answer, timeout_s=timeout_s))
+
+    def _trusted(self, step: Callable[[Peer], Any]) -> Any:
+        assert self._oracle is not None
+        name = self.problem.name
+        try:
+            report = step(self._oracle)
+        except PeerEnded as ended:
+            last = self._oracle.output.strip().splitlines()[-1:]
+            raise DeviceError(f"the oracle of {name} ended: {ended.message} {' '.join(last)}".strip()) from None
+        if isinstance(report, wire.Trouble):
+            if report.cause == "device":
+                raise DeviceError("torch sees no GPU here: use --device cpu, or see `podium doctor`")
+            if report.cause == "memory":
+                raise NoRoom(f"this case does not fit into the device's memory ({report.message})")
+            raise ProblemError(f"problem {name} failed in its own code at {report.stage!r}: {report.message}")
+        return report
+
+    @contextlib.contextmanager
+    def staged(self, case: Case, max_sets: int) -> Iterator[wire.Staged]:
+        """A case's data and shared buffers, freed at the end. NoRoom when the device has too little memory."""
+        try:
+            yield self.ask(wire.Stage(dict(case.spec), max_sets), wire.Staged)
+        except (PeerEnded, NoRoom):
+            self.ask(wire.Strike(), wire.Struck)
+            raise
+        self.ask(wire.Strike(), wire.Struck)
+
+
+def not_set_up(error: OSError) -> DeviceError:
+    """What to tell the user when the system refuses a folder, a file or a process."""
+    where = f" ({error.filename})" if error.filename else ""
+    return DeviceError(
+        f"a run could not be set up: {error.strerror}{where}; TMPDIR and PODIUM_HOME can name other places"
+    )
+
+
+def _limits(problem: Problem) -> dict[str, Any] | None:
+    if problem.tolerance is None:
+        return None
+    names = problem.precisions or ("",)
+    return {name: asdict(problem.tolerance.for_precision(name or None)) for name in names}
