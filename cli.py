@@ -8,15 +8,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from harness.evaluate import Request
     from harness.problem import Problem
     from harness.record import Record
     from leaderboard.store import Store
+    from leaderboard.watching import Times
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,11 +63,16 @@ def _stop(number: int, frame: Any) -> None:
 
 def fail(message: str, code: int) -> NoReturn:
     """End with one line, as JSON where JSON was asked for."""
-    if "--json" in sys.argv:
+    say(message, "--json" in sys.argv)
+    sys.exit(code)
+
+
+def say(message: str, as_json: bool) -> None:
+    """A mistake in one line."""
+    if as_json:
         click.echo(json.dumps({"error": message}))
     else:
         click.echo(f"podium: {message}", err=True)
-    sys.exit(code)
 
 
 def example(text: str) -> str:
@@ -106,6 +114,30 @@ def _device(context: click.Context, parameter: click.Parameter, value: str) -> s
     return choose_device(value)
 
 
+def pace_options(function: F) -> F:
+    """--precision and --max-seconds, the same everywhere."""
+    function = click.option(
+        "--max-seconds", type=click.FloatRange(min=1), metavar="SECONDS",
+        help="About how long the timing may take. Default: until it is exact enough, with a cap for each case.",
+    )(function)  # fmt: skip
+    return click.option(
+        "--precision", metavar="SHARE", callback=_share,
+        help="How exact: half of the 95 % interval, as 0.25% or 0.0025. Default: 0.5% of a score, 0.25% of a ratio.",
+    )(function)  # fmt: skip
+
+
+def _share(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 1e-5 <= share <= 0.2:
+        raise click.BadParameter(f"{value!r} is no share between 0.001% and 20%")
+    return share
+
+
 @click.group(cls=Podium, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="podium", prog_name="podium")
 def main() -> None:
@@ -135,11 +167,12 @@ def main() -> None:
 @click.option(
     "--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Longest any import, compile or call may take."
 )
+@pace_options
 @db_option
 @json_option
 def submit(
     file: Path, problem: str | None, mode: Any, device: str, cases: tuple[str, ...], name: str | None,
-    timeout: float | None, db: str | None, as_json: bool,
+    timeout: float | None, precision: float | None, max_seconds: float | None, db: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Verify a kernel, time it, and put it on the board.
 
@@ -147,7 +180,7 @@ def submit(
     Exit codes: 0 passed, 1 a mistake in the call, 2 the submission did not pass, 3 passed with doubts.
     """
     from harness.cases import select_cases
-    from harness.evaluate import Request, evaluate
+    from harness.evaluate import PRECISION, Request, evaluate
     from harness.submission import default_author, marked_baseline, problem_for, read_submission
 
     submission = read_submission(file, name or default_author())
@@ -158,7 +191,9 @@ def submit(
     chosen = select_cases(cases, (*tests, *benchmarks), optional) if cases else None
     ranked = mode == "leaderboard" and chosen is None
     store = open_store(db, writing=True) if ranked else None
-    request = Request(found, submission, mode, device, caches(), chosen, limits(found, timeout))
+    request = Request(
+        found, submission, mode, device, caches(), chosen, limits(found, timeout), precision or PRECISION, max_seconds
+    )
     with progress(not as_json) as listen:
         record = evaluate(request, listen)
     if store is not None:
@@ -212,6 +247,173 @@ def show_record(record: Record, as_json: bool, store: Store | None) -> None:
         out.print(
             f"recorded as [bold]{record.id}[/bold]  ·  podium show {record.id}  ·  podium board {record.problem.name}"
         )
+
+
+# --- compare -----------------------------------------------------------------------------------------------
+
+
+@main.command(
+    short_help="Which kernel is faster, and is that real?",
+    epilog=example("podium compare mine.py theirs.py -p fp4_gemm --html comparison.html"),
+)
+@click.argument("kernels", nargs=-1, required=True, metavar="FILE|ID FILE|ID...")
+@click.option("-p", "--problem", metavar="PROBLEM", help="Name, alias or folder. Default: the first kernel's.")
+@device_option
+@click.option("--case", "cases", multiple=True, metavar="'K=V K=V'", help="Only these cases, or one of your own.")
+@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Longest any import or call may take.")
+@pace_options
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page with plots here.")
+@db_option
+@json_option
+def compare(
+    kernels: tuple[str, ...], problem: str | None, device: str, cases: tuple[str, ...], timeout: float | None,
+    precision: float | None, max_seconds: float | None, html: Path | None, db: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Time kernels in turns, in one run, on identical inputs, and say which is faster.
+
+    Each kernel is a file, or the id of a record, whose file is then run again. Verdicts: FASTER and SLOWER are sure for
+    all pairs together (5 %) and at least 0.25 % apart, TIE is surely less than 0.5 % apart, UNRESOLVED is neither.
+    Exit codes: 0 compared, 1 a mistake in the call, 2 a kernel did not pass, 3 the verdicts cannot be trusted.
+    """
+    from harness.cases import select_cases
+    from harness.contest import PRECISION, Contest, compare_kernels
+    from harness.record import to_dict
+    from harness.submission import problem_for
+    from leaderboard.comparison import comparison_lines
+    from leaderboard.comparison_page import comparison_html
+
+    if len(kernels) < 2:
+        raise click.UsageError("compare needs two kernels or more")
+    contenders = chosen_contenders(kernels, db)
+    first = contenders[0]
+    named = problem or (first.record.problem.name if first.record else None)
+    found = load(problem_for(Path(kernels[0]), first.submission.source, named, roots()))
+    tests, benchmarks = found.cases_on(device)
+    optional = ("regime",) if found.regimes else ()
+    chosen = select_cases(cases, (*tests, *benchmarks), optional) if cases else None
+    contest = Contest(
+        found, contenders, device, caches(), chosen, limits(found, timeout), precision or PRECISION, max_seconds
+    )
+    if html is not None:
+        claim(html)
+    with progress(not as_json) as listen:
+        comparison = compare_kernels(contest, listen)
+    if as_json:
+        click.echo(json.dumps(to_dict(comparison)))
+    else:
+        out = console()
+        for each in comparison_lines(comparison):
+            out.print(each)
+    if html is not None:
+        html.write_text(comparison_html(comparison), encoding="utf-8")
+        if not as_json:
+            click.echo(f"written: {html}")
+    sys.exit(comparison_code(comparison))
+
+
+def chosen_contenders(kernels: tuple[str, ...], db: str | None) -> Any:
+    """Files by their paths; whatever is no file, and looks like one's id, from the store."""
+    import re
+
+    from harness.contest import Contender, labels
+    from harness.submission import default_author, read_submission
+
+    author = default_author()
+    found = []
+    for kernel in kernels:
+        is_id = not Path(kernel).exists() and re.fullmatch(r"[0-9a-f]{2,8}", kernel)
+        record = open_store(db).get(kernel) if is_id else None
+        submission = record.submission if record else read_submission(Path(kernel), author)
+        found.append((submission, record, f"{record.id}:{record.submission.filename}" if record else kernel))
+    names = labels([name for _, _, name in found])
+    return tuple(Contender(label, each, record) for label, (each, record, _) in zip(names, found, strict=True))
+
+
+def claim(path: Path) -> None:
+    """Make sure that a file can be written before minutes are spent on what belongs in it."""
+    try:
+        with open(path, "a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise click.UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def comparison_code(comparison: Any) -> int:
+    """130 stopped, 2 a kernel did not pass, 3 nothing of it can be trusted, 0 compared."""
+    if not comparison.complete:
+        return EXIT_INTERRUPTED
+    if any(entry.outcome.verdict != "passed" for entry in comparison.entries):
+        return EXIT_FAILED
+    return EXIT_DOUBTED if any(pair.overall.verdict == "INVALID" for pair in comparison.pairs) else 0
+
+
+# --- watch -------------------------------------------------------------------------------------------------
+
+
+@main.command(short_help="Verify and time a kernel on every save.", epilog=example("podium watch my_kernel.py"))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-p", "--problem", metavar="PROBLEM", help="As for submit.")
+@device_option
+@click.option("--case", "cases", multiple=True, metavar="'K=V K=V'", help="As for submit. Repeatable.")
+@db_option
+@json_option
+def watch(file: Path, problem: str | None, device: str, cases: tuple[str, ...], db: str | None, as_json: bool) -> None:
+    """Verify FILE and, where it passes, time it, now and whenever it is saved; Ctrl-C ends it.
+
+    Each run is shown beside the last one and beside the best: of this session, or ranked on the same board.
+    Nothing is recorded. With --json, one record a line, with the ratios of its times to the other two.
+    """
+    from harness.errors import PodiumError
+    from harness.watch import changes
+    from leaderboard.watching import Times, farewell
+
+    watched_request(file, problem, device, cases)  # a mistake in the call ends it; one in a later save doesn't
+    store, runs, number = open_store(db), list[Times](), 0
+    try:
+        for number, _ in enumerate(changes(file), start=1):
+            if not as_json:
+                console().rule(f"[bold]run {number}[/bold]  {datetime.now():%H:%M:%S}", align="left", style="dim")
+            try:
+                runs.append(run_saved(watched_request(file, problem, device, cases), number, runs, store, as_json))
+            except PodiumError as error:
+                say(str(error), as_json)
+    except KeyboardInterrupt:
+        pass  # how one ends it
+    click.echo(farewell(number, runs), err=as_json)
+
+
+def watched_request(file: Path, problem: str | None, device: str, cases: tuple[str, ...]) -> Request:
+    """What to run of the file and the problem as they are now: the tests, then the times."""
+    from harness.cases import select_cases
+    from harness.errors import SubmissionError
+    from harness.evaluate import Request
+    from harness.submission import default_author, problem_for, read_submission
+
+    submission = read_submission(file, default_author())
+    if not submission.source.strip():
+        raise SubmissionError(f"{file} is empty")
+    found = load(problem_for(file, submission.source, problem, roots()))
+    listed = [case for group in found.cases_on(device) for case in group]
+    chosen = select_cases(cases, listed, ("regime",) if found.regimes else ()) if cases else None
+    return Request(found, submission, "benchmark", device, caches(), chosen, limits(found, None))
+
+
+def run_saved(request: Request, number: int, runs: list[Times], store: Store, as_json: bool) -> Times:
+    """Evaluate one save and show it beside the runs before it and beside the store's."""
+    from harness.evaluate import evaluate
+    from harness.record import to_dict
+    from leaderboard.watching import best_of, difference, last_of, ranked_times, ratios, times
+
+    ranked = [ranked_times(score) for score in store.scores(request.problem.name, request.problem.content_hash)]
+    with progress(not as_json) as listen:
+        record = evaluate(request, listen)
+    now = times(record, f"run {number}")
+    last, best = last_of(runs, now), best_of([*runs, *ranked], now)
+    if as_json:
+        click.echo(json.dumps(to_dict(record) | {"vs_last": ratios(record, last), "vs_best": ratios(record, best)}))
+    else:
+        console().print(difference(record, last, best))
+    return now
 
 
 # --- problems, start ---------------------------------------------------------------------------------------

@@ -2,15 +2,31 @@
 
 All kernels were timed in one run, in blocks: each block holds every kernel once, in random order, on identical
 inputs. Blocks belong to heats; each heat gave every kernel a fresh process. What is compared is the logarithm of
-two kernels' times in the same block.
+two kernels' times in the same block; a heat's trimmed mean over its blocks is one independent value, since processes
+differ by more than their batches do.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from harness.record import Batch, Device, Outcome, ProblemVersion, Scalar, Software, TimingClass
+from harness.statistics import Summary, holm, p_value, score, student_t, t_interval, trimmed_mean
+
+LEVEL = 0.05
+"""How often any pair that differs in nothing may be called faster or slower."""
+CONTROL_LEVEL = 0.01
+"""The same for a kernel and its hidden copy."""
+EFFECT_SHARE = 0.0025
+"""Smaller differences are never called faster or slower, however sure."""
+TIE_SHARE = 0.005
+"""A tie: surely less than this apart."""
+TIE_CONFIDENCE = 0.90
 
 PairVerdict = Literal["FASTER", "SLOWER", "TIE", "UNRESOLVED", "INVALID"]
 """Of the first kernel against the second."""
@@ -114,3 +130,186 @@ class Comparison:
     voided_share: float = 0.0
     """Share of the blocks that canaries or the device's state voided, alike for all kernels."""
     notes: tuple[str, ...] = ()
+
+
+# --- from samples to verdicts ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Question:
+    """One comparison of two kernels: their paired log-ratios, by heat and block."""
+
+    heats: tuple[tuple[float, ...], ...]
+    invalid: str = ""
+    """Why no answer would mean anything."""
+
+    @property
+    def means(self) -> list[float]:
+        """Each heat's trimmed mean: the independent values."""
+        return [trimmed_mean(values) for values in self.heats]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in all heats."""
+        return sum(map(len, self.heats))
+
+
+def answer(questions: Sequence[Question], level: float = LEVEL) -> list[Ratio]:
+    """The verdicts on questions that are asked together: faster or slower at `level` for all of them (Holm)."""
+    asked = [index for index, question in enumerate(questions) if not question.invalid]
+    held = dict(zip(asked, holm([p_value(questions[index].means) for index in asked], level), strict=True))
+    return [
+        _ratio(question, *held[index]) if index in held else Ratio("INVALID", None, reason=question.invalid)
+        for index, question in enumerate(questions)
+    ]
+
+
+def _ratio(question: Question, differs: bool, level: float) -> Ratio:
+    means, blocks = question.means, question.blocks
+    if not means:
+        return Ratio("INVALID", None, reason="they were not timed together")
+    middle = statistics.fmean(means)
+    found = t_interval(means, 1 - level)
+    low, high = (math.exp(found[0]), math.exp(found[1])) if found else (None, None)
+    ratio = math.exp(middle)
+    verdict: PairVerdict = "UNRESOLVED"
+    if differs and abs(ratio - 1) >= EFFECT_SHARE:
+        verdict = "FASTER" if ratio < 1 else "SLOWER"
+    elif _is_tie(means):
+        verdict = "TIE"
+    more = _more_blocks(means, blocks, level) if verdict == "UNRESOLVED" else None
+    return Ratio(verdict, ratio, low, high, len(means), blocks, more)
+
+
+def _is_tie(means: Sequence[float]) -> bool:
+    """The 90 % interval lies inside the tie band: two one-sided tests at 5 % each."""
+    found = t_interval(means, TIE_CONFIDENCE)
+    return found is not None and math.log1p(-TIE_SHARE) <= found[0] and found[1] <= math.log1p(TIE_SHARE)
+
+
+def _more_blocks(means: Sequence[float], blocks: int, level: float) -> int | None:
+    """Blocks in addition after which the interval would leave zero, or fit the tie band, if nothing else changes."""
+    count = len(means)
+    if count < 2:
+        return None
+    middle, spread = abs(statistics.fmean(means)), statistics.stdev(means)
+    wanted = middle if middle >= EFFECT_SHARE else TIE_SHARE - middle
+    confidence = 1 - level if middle >= EFFECT_SHARE else TIE_CONFIDENCE
+    heats = next((n for n in range(count, 200) if student_t(confidence, n - 1) * spread / math.sqrt(n) <= wanted), 200)
+    return max(1, heats - count) * math.ceil(blocks / count)
+
+
+def pairings(first: Sequence[Batch], second: Sequence[Batch]) -> tuple[tuple[float, ...], ...]:
+    """log(time of first / time of second) of each block that both have and that was not voided, heat by heat."""
+    mine, theirs = _by_block(first), _by_block(second)
+    heats: dict[int, list[float]] = {}
+    for place in sorted(mine.keys() & theirs.keys()):
+        if mine[place] > 0 and theirs[place] > 0:
+            heats.setdefault(place[0], []).append(math.log(mine[place] / theirs[place]))
+    return tuple(tuple(heats[heat]) for heat in sorted(heats))
+
+
+def _by_block(batches: Sequence[Batch]) -> dict[tuple[int, int], float]:
+    return {(each.process, each.block): each.per_call_ns for each in batches if not each.is_voided}
+
+
+def question_of(first: Entry, second: Entry, case: int | None = None, doubt: str = "") -> Question:
+    """One case, or (None) all of them: per heat, the mean over the cases, of which each heat must have all."""
+    invalid = doubt or _mismatch(first, second)
+    if invalid:
+        return Question((), invalid)
+    if case is not None:
+        return Question(pairings(first.cases[case].batches, second.cases[case].batches))
+    by_case = [pairings_by_heat(a.batches, b.batches) for a, b in zip(first.cases, second.cases, strict=True)]
+    common = set.intersection(*(set(each) for each in by_case)) if by_case else set()
+    heats = []
+    for heat in sorted(common):
+        mean = statistics.fmean(trimmed_mean(each[heat]) for each in by_case)
+        # Only the heat's mean is independent; its number of blocks is kept for the count.
+        heats.append(tuple([mean] * min(len(each[heat]) for each in by_case)))
+    return Question(tuple(heats))
+
+
+def pairings_by_heat(first: Sequence[Batch], second: Sequence[Batch]) -> dict[int, tuple[float, ...]]:
+    """As `pairings`, by the heat's number."""
+    numbers = sorted({heat for heat, _ in _by_block(first).keys() & _by_block(second).keys()})
+    found = pairings(first, second)
+    return dict(zip(numbers, found, strict=True)) if len(numbers) == len(found) else {}
+
+
+def _mismatch(first: Entry, second: Entry) -> str:
+    for entry in (first, second):
+        if entry.outcome.verdict != "passed":
+            return f"{entry.label} {entry.outcome.verdict}: {entry.outcome.message}"
+    if first.timing_class != second.timing_class:
+        return (
+            f"{first.label} is timed as {first.timing_class}, {second.label} as {second.timing_class}: "
+            "their times have no common scale"
+        )
+    return ""
+
+
+# --- all pairs ---------------------------------------------------------------------------------------------
+
+
+def judge_pairs(entries: Sequence[Entry], doubt: str = "") -> tuple[PairResult, ...]:
+    """Every pair, overall and case by case; `doubt` makes all of it INVALID."""
+    pairs = list(itertools.combinations(entries, 2))
+    overall = answer([question_of(a, b, doubt=doubt) for a, b in pairs])
+    count = len(entries[0].cases) if entries else 0
+    by_case = [answer([question_of(a, b, case, doubt) for a, b in pairs]) for case in range(count)]
+    return tuple(
+        PairResult(
+            a.label,
+            b.label,
+            overall[index],
+            tuple((a.cases[case].name, by_case[case][index]) for case in range(count)),
+        )
+        for index, (a, b) in enumerate(pairs)
+    )
+
+
+def judge_control(original: Entry, control: Entry) -> Ratio:
+    """A kernel against its hidden copy: held against a hundredth, so that one comparison in a hundred cries wolf."""
+    return answer([question_of(original, control)], CONTROL_LEVEL)[0]
+
+
+def is_settled(entries: Sequence[Entry], precision: float) -> bool:
+    """Whether every pair's 95 % interval reaches at most `precision` to either side. Never looks at what it says."""
+    for first, second in itertools.combinations(entries, 2):
+        question = question_of(first, second)
+        if question.invalid:
+            continue
+        found = t_interval(question.means, 1 - LEVEL)
+        if found is None or (found[1] - found[0]) / 2 > precision:
+            return False
+    return True
+
+
+def standings(entries: Sequence[Entry], pairs: Sequence[PairResult]) -> tuple[Standing, ...]:
+    """Fastest first; ranks as ranges: behind all that are surely faster, before all that are surely slower."""
+    faster = dict.fromkeys((entry.label for entry in entries), 0)
+    slower = dict(faster)
+    for pair in pairs:
+        ahead, behind = (pair.first, pair.second) if pair.overall.verdict == "FASTER" else (pair.second, pair.first)
+        if pair.overall.verdict in ("FASTER", "SLOWER"):
+            faster[behind] += 1
+            slower[ahead] += 1
+    timed = [(entry, _time(entry)) for entry in entries]
+    count = sum(time is not None for _, time in timed)
+    found = [
+        Standing(
+            entry.label,
+            None if time is None else 1 + faster[entry.label],
+            None if time is None else count - slower[entry.label],
+            *((None, None, None) if time is None else (time.time_ns, time.low_ns, time.high_ns)),
+        )
+        for entry, time in timed
+    ]
+    return tuple(sorted(found, key=lambda each: (each.time_ns is None, each.time_ns or 0.0)))
+
+
+def _time(entry: Entry) -> Summary | None:
+    if entry.outcome.verdict != "passed" or not all(case.batches for case in entry.cases) or not entry.cases:
+        return None
+    return score([case.batches for case in entry.cases])

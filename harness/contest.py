@@ -1,0 +1,348 @@
+"""The referee of several kernels: all verified, then timed in turns behind the same gate, until they are told apart."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness import __version__
+from harness.cases import Case, secret_seeds
+from harness.compare import (
+    CaseSamples,
+    Comparison,
+    Entry,
+    is_settled,
+    judge_control,
+    judge_pairs,
+    standings,
+)
+from harness.devices.monitor import Missing
+from harness.errors import SubmissionError
+from harness.evaluate import Listener, Progress, device_lock, watching
+from harness.heats import Heats
+from harness.measure import Form, Round, measure
+from harness.problem import Problem
+from harness.processes.court import Court, NoRoom
+from harness.processes.isolation import Limits
+from harness.processes.pair import Pair, Setting, wall_ns
+from harness.processes.peer import PeerEnded, printable
+from harness.record import Batch, Device, Outcome, ProblemVersion, Record, Software, Submission, TimingClass
+from harness.replication import mark
+from harness.timing.sampling import SHARED, Pace
+from harness.verify import verify
+
+PRECISION = 0.0025
+"""Half-width of every pair's 95 % interval, as a share, where nothing else is asked: half of the tie band."""
+MIN_HEATS, MAX_HEATS = 3, 12
+"""Fresh processes of every kernel: at the least, and at the most."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One kernel that is to be compared."""
+
+    label: str
+    submission: Submission
+    record: Record | None = None
+    """Where it was taken from, None for a file."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What is to be compared, and how."""
+
+    problem: Problem
+    contenders: tuple[Contender, ...]
+    device: str
+    caches: Path
+    cases: tuple[Case, ...] | None = None
+    """Compare on these instead of the problem's own."""
+    limits: Limits = field(default_factory=Limits)
+    precision: float = PRECISION
+    max_seconds: float | None = None
+    """About how long the timing may take at most."""
+
+
+def labels(paths: Sequence[str]) -> list[str]:
+    """Short names that differ: the last part of each path, with as many before it as are needed to tell them apart."""
+    parts = [path.split(os.sep) for path in paths]
+    found = []
+    for index, own in enumerate(parts):
+        others = [each for place, each in enumerate(parts) if place != index and each != own]
+        depth = next((n for n in range(1, len(own) + 1) if all(each[-n:] != own[-n:] for each in others)), len(own))
+        found.append(os.sep.join(own[-depth:]))
+    return [
+        label if found[:index].count(label) == 0 else f"{label} ({found[:index].count(label) + 1})"
+        for index, label in enumerate(found)
+    ]
+
+
+def compare_kernels(contest: Contest, listen: Listener = lambda progress: None) -> Comparison:
+    """Verify all, time them in turns, judge every pair. Ctrl-C ends it early: the comparison says so."""
+    _check_records(contest)
+    run = _Contest(contest, listen)
+    run.stage("wait for the device")
+    with device_lock(contest.device, listen):
+        run.stage("start")
+        court = Court(contest.problem, contest.device)
+        with court, Heats(court, run.settings(), MIN_HEATS, MAX_HEATS) as heats, watching(contest.device) as watch:
+            run.look_at(court, watch)
+            try:
+                run.load(heats)
+                run.stage("test")
+                run.verify(heats.current)
+                run.stage("benchmark")
+                run.time(heats, watch)
+            except KeyboardInterrupt:
+                run.stopped_by = "Ctrl-C"
+            run.stage("end")
+            run.notes += heats.notes
+    run.stage("")
+    return run.comparison()
+
+
+class _Contest:
+    """What accumulates during one comparison."""
+
+    def __init__(self, contest: Contest, listen: Listener) -> None:
+        self.contest = contest
+        self.listen = listen
+        self.seed = secrets.randbits(62)
+        self.copied = random.Random(self.seed).randrange(len(contest.contenders))
+        """Which kernel has the hidden copy; the copy is the last one everywhere."""
+        tests, benchmarks = contest.problem.cases_on(contest.device)
+        asked = contest.cases
+        self.tests = asked or tests
+        self.cases = asked or secret_seeds(secrets.token_bytes(32), benchmarks)
+        contenders = contest.contenders
+        self.all = (*contenders, replace(contenders[self.copied], label=f"{contenders[self.copied].label} (copy)"))
+        self.outcomes: list[Outcome] = [Outcome("passed") for _ in self.all]
+        self.classes: list[TimingClass | None] = [None for _ in self.all]
+        self.forms: list[dict[str, Form | None]] = [{} for _ in self.all]
+        self.samples: list[dict[str, list[Batch]]] = [{case.name: [] for case in self.cases} for _ in self.all]
+        self.notes: tuple[str, ...] = ()
+        self.stopped_by = ""
+        self.stages_ns: dict[str, int] = {}
+        self._stage, self._since_ns = "", wall_ns()
+        self.device: Device
+        self.software: Software
+
+    def settings(self) -> list[Setting]:
+        """What each kernel's contestants are started with."""
+        caches, limits = self.contest.caches, self.contest.limits
+        submissions = [each.submission for each in self.all]
+        return [Setting(each.source, limits, caches / each.sha256[:16]) for each in submissions]
+
+    def stage(self, name: str) -> None:
+        """The stage before ends here, and this one begins."""
+        now = wall_ns()
+        if self._stage:
+            self.stages_ns[self._stage] = self.stages_ns.get(self._stage, 0) + now - self._since_ns
+        self._stage, self._since_ns = name, now
+        if name:
+            self.listen(Progress(name))
+
+    def look_at(self, court: Court, watch: Any) -> None:
+        """The machine; a record from another device is refused here."""
+        self.device = replace(court.device, power_limit_mw=watch.power_limit_mw())
+        self.software = Software(podium=__version__, **court.software)
+        for each in self.contest.contenders:
+            if each.record is not None and each.record.device.model != self.device.model:
+                raise SubmissionError(
+                    f"record {each.record.id} was measured on {each.record.device.model}, this is {self.device.model}; "
+                    f"to compare the file here: podium show {each.record.id} --code > FILE"
+                )
+
+    # --- the steps -------------------------------------------------------------------------------------------
+
+    def load(self, heats: Heats) -> None:
+        """The next heat's processes, each with its submission imported."""
+        heats.next()
+        for index, report in enumerate(heats.load()):
+            if isinstance(report, Outcome):
+                self._fail(index, report)
+
+    def verify(self, pairs: Sequence[Pair]) -> None:
+        """Every test case on every kernel: a time is only shown for one that passed."""
+        contenders = [index for index in self._active() if index < len(self.contest.contenders)]
+        for place, index in enumerate(contenders):
+            for case in self.tests:
+                self.listen(Progress("test", f"{self.all[index].label}: {case.name}", place, len(contenders)))
+                outcome = _verified(pairs[index], case)
+                if outcome.verdict != "passed":
+                    self._fail(index, replace(outcome, message=f"{case.name}: {outcome.message}"))
+                    break
+        if self.outcomes[self.copied].verdict != "passed":
+            self._fail(len(self.all) - 1, self.outcomes[self.copied])
+
+    def time(self, heats: Heats, watch: Any) -> None:
+        """Heat after heat, until every pair is as exact as asked."""
+        begin_ns, most = wall_ns(), self.contest.max_seconds
+        while len(self._active()) > 1:
+            until_ns = None if most is None else begin_ns + int(most * 1e9 * (heats.number + 1) / heats.least)
+            pace = Pace(PRECISION, SHARED, until_ns)
+            watched = None if isinstance(watch, Missing) else watch
+            self._heat(heats, Round(heats.number, self.seed, pace, watched, heats.pids))
+            count = heats.number + 1
+            if count >= MIN_HEATS:
+                if is_settled(self._entries()[:-1], self.contest.precision):
+                    self.stopped_by = "precision"
+                elif most is not None and wall_ns() - begin_ns > most * 1e9:
+                    self.stopped_by = "time"
+                elif count >= MAX_HEATS:
+                    self.stopped_by = "heats"
+                if self.stopped_by:
+                    return
+            self.listen(Progress("start further processes"))
+            self.load(heats)
+
+    def _heat(self, heats: Heats, heat: Round) -> None:
+        order = random.Random(f"{self.seed} {heat.number}").sample(self.cases, len(self.cases))
+        for done, case in enumerate(order):
+            active = self._active()
+            if len(active) < 2:
+                return
+            progress = Progress(f"compare, heat {heat.number + 1}", case.name, done, len(order))
+            self.listen(progress)
+
+            def tick(blocks: int, progress: Progress = progress) -> None:
+                self.listen(replace(progress, batches=blocks))
+
+            pairs = [heats.current[index] for index in active]
+            forms = [self.forms[index].get(case.name) for index in active]
+            try:
+                found = measure(heats.court, pairs, case, heat, forms, tick)
+            except NoRoom as too_large:
+                for index in active:
+                    self._fail(index, Outcome("not-run", f"{case.name}: {too_large}"))
+                return
+            for index, timed in zip(active, found, strict=True):
+                self.forms[index][case.name] = timed.form
+                if self.classes[index] != "host-synchronising":
+                    self.classes[index] = timed.timing_class
+                outcome = timed.result.outcome
+                if timed.result.timing is not None:
+                    self.samples[index][case.name] += timed.result.timing.batches
+                if timed.result.doubts:
+                    self.notes += (f"{self.all[index].label} on {case.name}: {', '.join(timed.result.doubts)}",)
+                if outcome.verdict != "passed":
+                    self._fail(index, replace(outcome, message=f"{case.name}: {outcome.message}"))
+
+    def _active(self) -> list[int]:
+        return [index for index, outcome in enumerate(self.outcomes) if outcome.verdict == "passed"]
+
+    def _fail(self, index: int, outcome: Outcome) -> None:
+        self.outcomes[index] = replace(outcome, message=printable(outcome.message))
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    def _entries(self) -> list[Entry]:
+        default: TimingClass = "cpu" if self.contest.device == "cpu" else "gated"
+        return [
+            Entry(
+                each.label,
+                each.submission.filename,
+                each.submission.sha256,
+                None if each.record is None else each.record.id,
+                self.outcomes[index],
+                self.classes[index] or default,
+                tuple(
+                    CaseSamples(case.name, dict(case.spec), self.outcomes[index], tuple(self.samples[index][case.name]))
+                    for case in self.cases
+                ),
+            )
+            for index, each in enumerate(self.all)
+        ]
+
+    def comparison(self) -> Comparison:
+        """Everything, frozen."""
+        entries, share, why = _marked(self._entries())
+        *contenders, control = entries
+        original = contenders[self.copied]
+        control_result = judge_control(original, control)
+        if not why and control_result.verdict in ("FASTER", "SLOWER"):
+            why = f"the hidden copy of {original.label} was called {control_result.verdict} than itself"
+        pairs = judge_pairs(contenders, why)
+        complete = self.stopped_by != "Ctrl-C"
+        return Comparison(
+            id=secrets.token_hex(4),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            problem=ProblemVersion(self.contest.problem.name, self.contest.problem.content_hash),
+            device=self.device,
+            software=self.software,
+            entries=tuple(contenders),
+            control=control,
+            control_of=original.label,
+            standings=standings(contenders, pairs),
+            pairs=pairs,
+            control_result=control_result,
+            stages_ns=self.stages_ns,
+            complete=complete,
+            stopped_by=self.stopped_by or "nothing left to compare",
+            voided_share=share,
+            notes=(*dict.fromkeys(self.notes), *self._same_content()),
+        )
+
+    def _same_content(self) -> list[str]:
+        known: dict[str, str] = {}
+        notes = []
+        for each in self.contest.contenders:
+            first = known.setdefault(each.submission.sha256, each.label)
+            if first != each.label:
+                notes.append(f"{first} and {each.label} are the same file")
+        return notes
+
+
+def _verified(pair: Pair, case: Case) -> Outcome:
+    try:
+        return verify(pair, case).outcome
+    except PeerEnded as ended:
+        return Outcome(ended.verdict, ended.message, "test")
+    except NoRoom as too_large:
+        return Outcome("not-run", str(too_large))
+
+
+def _marked(entries: Sequence[Entry]) -> tuple[list[Entry], float, str]:
+    """The entries with the batches of unsteady blocks voided; blocks share their canaries, and so their fate."""
+    count = len(entries[0].cases)
+    columns = [[batch for entry in entries for batch in entry.cases[case].batches] for case in range(count)]
+    marked, share, why = mark(columns)
+    remaining = [iter(column) for column in marked]
+    found = []
+    for entry in entries:
+        own = [
+            tuple(itertools.islice(each, len(case.batches))) for each, case in zip(remaining, entry.cases, strict=True)
+        ]
+        cases = tuple(replace(case, batches=batches) for case, batches in zip(entry.cases, own, strict=True))
+        found.append(replace(entry, cases=cases))
+    return found, share, why
+
+
+def _check_records(contest: Contest) -> None:
+    """Records must be of this version of the problem, and of one device and timing class."""
+    records = [each.record for each in contest.contenders if each.record is not None]
+    for record in records:
+        advice = f"to compare the file itself: podium show {record.id} --code > FILE"
+        if record.problem.name != contest.problem.name:
+            raise SubmissionError(
+                f"record {record.id} is of {record.problem.name}, not {contest.problem.name}; {advice}"
+            )
+        if record.problem.content_hash != contest.problem.content_hash:
+            raise SubmissionError(f"record {record.id} is of another version of {record.problem.name}; {advice}")
+        if record.device.model != records[0].device.model:
+            both = f"{records[0].device.model} and {record.device.model}"
+            raise SubmissionError(
+                f"records {records[0].id} and {record.id} are of different devices ({both}); {advice}"
+            )
+        if record.timing_class != records[0].timing_class:
+            both = f"{records[0].timing_class} and {record.timing_class}"
+            raise SubmissionError(
+                f"records {records[0].id} and {record.id} are of different timing classes ({both}); {advice}"
+            )
