@@ -45,7 +45,7 @@ def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Podium:
 
 @pytest.fixture(autouse=True)
 def no_false_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One comparison in a hundred calls a kernel and its copy different, on a busy CPU more: not what is tested here."""
+    """One comparison in a hundred calls a kernel and its copy different, on a busy CPU more: not tested here."""
     monkeypatch.setattr("harness.compare.CONTROL_LEVEL", 1e-9)
 
 

@@ -14,12 +14,17 @@ from harness.statistics import (
     Summary,
     claimed_ns,
     geometric_mean,
+    hierarchical_interval,
+    holm,
     interval,
     is_precise,
+    p_value,
     percentiles,
     resampled_means,
+    score,
     student_t,
     summarise,
+    t_interval,
     trimmed_mean,
 )
 
@@ -249,3 +254,91 @@ def test_a_case_without_a_time_leaves_the_score_only_a_bound() -> None:
 def test_a_case_without_a_bound_leaves_the_score_without_one() -> None:
     found = geometric_mean([Summary(100.0, 0.0, None, 1), Summary(400.0, 390.0, 410.0, 8)])
     assert (found.time_ns, found.low_ns, found.high_ns) == (pytest.approx(200), 0.0, None)
+
+
+# --- several processes ---------------------------------------------------------------------------------------
+
+
+def in_processes(*processes: Sequence[float]) -> list[Batch]:
+    return [
+        Batch(1000, round(1000 * time) + 7, 7, process=number)
+        for number, times in enumerate(processes)
+        for time in times
+    ]
+
+
+def test_the_interval_comes_from_the_processes_and_not_from_their_batches() -> None:
+    found = summarise(in_processes([100.0] * 50, [110.0] * 50, [121.0] * 50))
+    margin = 4.302653 * math.log(1.1) / math.sqrt(3)
+    assert found.time_ns == pytest.approx(110.0)
+    assert found.low_ns == pytest.approx(110.0 * math.exp(-margin), rel=1e-5)
+    assert found.high_ns == pytest.approx(110.0 * math.exp(margin), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("processes", "between", "within"), [(3, 1.0, 1.0), (3, 0.2, 1.0), (5, 1.0, 0.2), (12, 1.0, 1.0)]
+)
+def test_the_interval_between_processes_covers_the_truth_as_often_as_it_says(
+    processes: int, between: float, within: float
+) -> None:
+    draw = random.Random(processes)
+
+    def groups() -> list[list[float]]:
+        offsets = [draw.gauss(0, between) for _ in range(processes)]
+        return [[offset + draw.gauss(0, within) for _ in range(4)] for offset in offsets]
+
+    found = [hierarchical_interval(groups(), 0.95) for _ in range(1000)]
+    covered = sum(low <= 0 <= high for low, high in (each for each in found if each is not None))
+    assert 930 <= covered <= 985
+
+
+def test_what_a_process_does_to_all_its_cases_does_not_average_out_over_them() -> None:
+    """Four cases, each off by the same share in the same process: the score is no surer than one case."""
+    offsets = (1.0, 1.1, 1.21)
+    cases = [in_processes(*([time * offset] * 4 for offset in offsets)) for time in (100.0, 200.0, 400.0, 800.0)]
+    whole, single = score(cases), summarise(cases[0])
+    assert whole.time_ns == pytest.approx(110.0 * 2**1.5)
+    assert whole.half_width == pytest.approx(single.half_width)
+    independent = geometric_mean([summarise(each) for each in cases])
+    assert independent.half_width is not None and whole.half_width is not None
+    assert whole.half_width > 1.8 * independent.half_width
+
+
+def test_voided_batches_count_nowhere_unless_nothing_else_is_left() -> None:
+    voided = [Batch(1000, 999_007, 7, is_voided=True)] * 3
+    assert summarise([*in_processes([100.0] * 4), *voided]).time_ns == pytest.approx(100.0)
+    assert summarise(voided).time_ns == pytest.approx(999.0)
+
+
+# --- tests of a difference -----------------------------------------------------------------------------------
+
+
+def test_p_values_against_tables() -> None:
+    # t = 2.0 with 4 degrees of freedom: p = 0.1161; t = 4.302653 with 2: p = 0.05.
+    five = [2.0 / math.sqrt(5) * math.sqrt(2.5) + each for each in (-2, -1, 0, 1, 2)]
+    assert p_value(five) == pytest.approx(0.1161, abs=1e-4)
+    three = [4.302653 / math.sqrt(3) + each for each in (-1, 0, 1)]
+    assert p_value(three) == pytest.approx(0.05, abs=1e-6)
+    assert (p_value([1.0]), p_value([0.0, 0.0]), p_value([1.0, 1.0])) == (1.0, 1.0, 0.0)
+
+
+def test_the_interval_and_the_test_say_the_same() -> None:
+    values = [0.3, 0.5, 0.1, 0.6]
+    edge = t_interval(values, 1 - p_value(values))
+    assert edge is not None
+    assert edge[0] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_holm_by_hand() -> None:
+    # 0.01 <= 0.05/4, 0.014 <= 0.05/3, 0.03 > 0.05/2: from there on nothing is rejected.
+    found = holm([0.03, 0.01, 0.04, 0.014])
+    assert [rejected for rejected, _ in found] == [False, True, False, True]
+    assert [level for _, level in found] == pytest.approx([0.025, 0.0125, 0.025, 0.05 / 3])
+    assert holm([0.04]) == [(True, 0.05)]
+    assert holm([]) == []
+
+
+def test_holm_keeps_the_share_of_false_alarms_among_many() -> None:
+    draw = random.Random(3)
+    alarms = sum(any(rejected for rejected, _ in holm([draw.random() for _ in range(10)])) for _ in range(2000))
+    assert 60 <= alarms <= 140
