@@ -170,7 +170,8 @@ def _ratio(question: Question, differs: bool, level: float) -> Ratio:
         return Ratio("INVALID", None, reason="they were not timed together")
     middle = statistics.fmean(means)
     found = t_interval(means, 1 - level)
-    low, high = (math.exp(found[0]), math.exp(found[1])) if found else (None, None)
+    # Two heats may leave an interval beyond what a float can hold.
+    low, high = (math.exp(max(found[0], -100.0)), math.exp(min(found[1], 100.0))) if found else (None, None)
     ratio = math.exp(middle)
     verdict: PairVerdict = "UNRESOLVED"
     if differs and abs(ratio - 1) >= EFFECT_SHARE:
@@ -201,12 +202,17 @@ def _more_blocks(means: Sequence[float], blocks: int, level: float) -> int | Non
 
 def pairings(first: Sequence[Batch], second: Sequence[Batch]) -> tuple[tuple[float, ...], ...]:
     """log(time of first / time of second) of each block that both have and that was not voided, heat by heat."""
+    return tuple(pairings_by_heat(first, second).values())
+
+
+def pairings_by_heat(first: Sequence[Batch], second: Sequence[Batch]) -> dict[int, tuple[float, ...]]:
+    """As `pairings`, by the heat's number. Blocks that read no longer than nothing have no logarithm."""
     mine, theirs = _by_block(first), _by_block(second)
     heats: dict[int, list[float]] = {}
     for place in sorted(mine.keys() & theirs.keys()):
         if mine[place] > 0 and theirs[place] > 0:
             heats.setdefault(place[0], []).append(math.log(mine[place] / theirs[place]))
-    return tuple(tuple(heats[heat]) for heat in sorted(heats))
+    return {heat: tuple(values) for heat, values in heats.items()}
 
 
 def _by_block(batches: Sequence[Batch]) -> dict[tuple[int, int], float]:
@@ -228,13 +234,6 @@ def question_of(first: Entry, second: Entry, case: int | None = None, doubt: str
         # Only the heat's mean is independent; its number of blocks is kept for the count.
         heats.append(tuple([mean] * min(len(each[heat]) for each in by_case)))
     return Question(tuple(heats))
-
-
-def pairings_by_heat(first: Sequence[Batch], second: Sequence[Batch]) -> dict[int, tuple[float, ...]]:
-    """As `pairings`, by the heat's number."""
-    numbers = sorted({heat for heat, _ in _by_block(first).keys() & _by_block(second).keys()})
-    found = pairings(first, second)
-    return dict(zip(numbers, found, strict=True)) if len(numbers) == len(found) else {}
 
 
 def _mismatch(first: Entry, second: Entry) -> str:
