@@ -270,7 +270,7 @@ class _Blocks:
                 if turn.form is None:
                     turn.form = self._find_form(turn, renew_ns)
                 elif not turn.by_message:
-                    self._rehearse(turn, tuple(range(turn.form.calls)))
+                    self._rehearse(turn, tuple(indices))
                 form = turn.form
                 turn.plan = plan(form.estimate_ns, form.calls, on_cpu=turn.by_message)
 
@@ -358,7 +358,11 @@ class _Blocks:
                 raise
             claims, judged = self._settle(turn, seconds, len(order) if events else 0, judge=not empty)
             if not turn.by_message and pair.page.gave_up(generation):
-                continue  # it ran before it was released: neither its time nor its outputs mean anything
+                # It ran before it was released: neither its time nor its outputs mean anything. The word is in the
+                # contestant's memory, so it may lie: it is never asked again about contents that it has seen.
+                if not empty:
+                    self._renew(order)
+                continue
             if judged is not None:
                 turn.take(judged)
                 turn.due_ns = float(reading)

@@ -117,16 +117,25 @@ def claimed_ns(timing: Timing) -> float | None:
 def score(cases: Sequence[Sequence[Batch]], confidence: float = 0.95) -> Summary:
     """The geometric mean of at least one case's time over its batches, with its interval.
 
-    Where all cases were timed in the same two or more processes, the interval is hierarchical: a process is right or
-    wrong in all its cases together. In one process, cases are taken as independent (`geometric_mean`).
+    Over processes that timed all cases it is hierarchical: a process is right or wrong in all its cases together. A
+    process that lost one of them (all its batches voided, or one not told from nothing) is left out; where only one
+    is left of several, nothing bounds the score. In one process, cases are taken as independent (`geometric_mean`).
     """
-    kept = [by_process(counted(batches)) for batches in cases]
-    numbers = {tuple(each[0].process for each in processes) for processes in kept}
-    positive = all(batch.per_call_ns > 0 for processes in kept for each in processes for batch in each)
-    if len(numbers) != 1 or len(kept[0]) < 2 or not positive:
+    kept = [{each[0].process: each for each in by_process(counted(batches))} for batches in cases]
+    several = any(len(by_process(batches)) > 1 for batches in cases)
+    if not several:
         return geometric_mean([summarise(batches, confidence) for batches in cases])
-    means = process_means(kept)
-    count = sum(len(each) for processes in kept for each in processes)
+    whole = sorted(
+        number
+        for number in set.intersection(*(set(each) for each in kept))
+        if all(batch.per_call_ns > 0 for each in kept for batch in each[number])
+    )
+    if len(whole) < 2:
+        found = geometric_mean([summarise(batches, confidence) for batches in cases])
+        return Summary(found.time_ns, 0.0, None, found.batches)
+    chosen = [[each[number] for number in whole] for each in kept]
+    means = process_means(chosen)
+    count = sum(len(each) for processes in chosen for each in processes)
     return _from_logs(trimmed_mean(means), interval(means, confidence), count)
 
 

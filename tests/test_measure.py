@@ -277,6 +277,18 @@ def test_a_batch_that_ran_before_it_was_released_is_run_again() -> None:
     assert len(timed.result.timing.batches) == 4
 
 
+def test_a_gate_said_to_have_given_up_is_never_opened_again_on_contents_already_seen() -> None:
+    pair = ScriptedPair(late=set(range(7, 100, 3)))
+    time(pair)
+    seen = True
+    for order in pair.court.told:
+        if isinstance(order, wire.Renew):
+            seen = False
+        elif isinstance(order, wire.Judge):
+            assert not seen  # what is judged was made since the last judgement
+            seen = True
+
+
 def test_claims_for_other_than_its_calls_are_a_violation() -> None:
     pair = ScriptedPair()
     pair.hear_contestant = lambda *answers, timeout_s: wire.Claims(pair.generation, (1.0,) * 99)  # type: ignore[method-assign]
@@ -329,6 +341,7 @@ def test_the_next_process_need_not_find_out_what_the_first_one_did() -> None:
     assert timed.result.timing is not None
     assert {batch.calls for batch in timed.result.timing.batches} == {12}
     assert len(pair.orders(wire.Rehearse)) == 1
+    assert {order.order for order in pair.orders(wire.Rehearse)} == {tuple(range(6))}
     assert POLLS in {order.polls for order in pair.orders(wire.Arm)} and len(pair.orders(wire.Arm)) == 20
     patient = together(ScriptedPair(), forms=[Form(1, True, 10_000.0)])
     assert patient[0].timing_class == "host-synchronising"
@@ -358,3 +371,10 @@ def test_who_dies_in_block_seven_leaves_the_others_to_go_on() -> None:
     assert dead.result.timing is None and mortal.pid is None
     assert alive.result.outcome == Outcome("passed")
     assert len(alive.result.timing.batches) >= 7  # type: ignore[union-attr]
+
+
+def test_only_sets_that_have_contents_are_rehearsed() -> None:
+    court = ScriptedCourt()
+    quick, slow = ScriptedPair(court=court), ScriptedPair(court=court)
+    together(quick, slow, forms=[Form(24, False, 1e4), Form(4, False, 5e6)])
+    assert {order.order for order in court.orders(wire.Rehearse)} == {(0, 1, 2, 3)}

@@ -304,6 +304,18 @@ def test_what_a_process_does_to_all_its_cases_does_not_average_out_over_them() -
     assert whole.half_width > 1.8 * independent.half_width
 
 
+def test_a_process_that_lost_a_case_is_left_out_and_the_interval_stays_one_between_processes() -> None:
+    offsets = (1.0, 1.1, 1.21, 1.331)
+    cases = [in_processes(*([time * offset] * 2 for offset in offsets)) for time in (100.0, 200.0, 400.0, 800.0)]
+    lost = [cases[0][:6] + [Batch(1000, 999_007, 7, process=3, is_voided=True)] * 2, *cases[1:]]
+    three = [[batch for batch in case if batch.process < 3] for case in cases]
+    assert score(lost) == score(three)
+    nothing = [cases[0][:6] + [Batch(1000, 7, 7, process=3)] * 2, *cases[1:]]
+    assert score(nothing) == score(three)
+    alone = score([cases[0][:4], cases[1][2:]])
+    assert alone.half_width is None and alone.high_ns is None
+
+
 def test_voided_batches_count_nowhere_unless_nothing_else_is_left() -> None:
     voided = [Batch(1000, 999_007, 7, is_voided=True)] * 3
     assert summarise([*in_processes([100.0] * 4), *voided]).time_ns == pytest.approx(100.0)

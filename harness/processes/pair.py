@@ -51,6 +51,7 @@ class Pair:
         self.generation = 0
         self.outputs: list[str] = []
         self._contestant: Peer | None = None
+        self._open_page: Page | None = None
         self.is_prepared = False
         """Whether it holds the device."""
         self._preparing = False
@@ -59,7 +60,7 @@ class Pair:
     def __enter__(self) -> Pair:
         self._page_fd = memory_file("podium-gate")
         os.ftruncate(self._page_fd, PAGE_BYTES)
-        self.page = Page(self._page_fd)
+        self.page = self._open_page = Page(self._page_fd)
         try:
             self._contestant = self._launch()
         except OSError as error:
@@ -73,10 +74,13 @@ class Pair:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """End it; a second time, after an interrupt in the middle of the first, ends what is left."""
         if self._contestant is not None:
             self.drop()
-        self.page.close()
-        shut((self._page_fd,))
+        page, self._open_page = self._open_page, None
+        if page is not None:
+            page.close()
+            shut((self._page_fd,))
 
     # --- starting --------------------------------------------------------------------------------------
 
@@ -186,11 +190,11 @@ class Pair:
     def drop(self) -> None:
         """End the contestant; the next case starts another."""
         assert self._contestant is not None
-        self.court.dismiss(self._contestant)
+        contestant, self._contestant = self._contestant, None
+        self.court.dismiss(contestant)
         shutil.rmtree(self._folder, ignore_errors=True)
-        if self._contestant.printed:
-            self.outputs.append(self._contestant.output)
-        self._contestant = None
+        if contestant.printed:
+            self.outputs.append(contestant.output)
 
     @property
     def output(self) -> str:
