@@ -112,9 +112,7 @@ def rescore(ledger: Ledger, names: Sequence[str], runs: int, device: str, caches
                 half_width=whole.half_width,
                 processes=[math.exp(mean) for mean in process_means([by_process(each) for each in batches])],
                 cases={
-                    shape(case.spec): [math.exp(process_means([by_process(case.timing.batches)])[0])]
-                    if len(by_process(case.timing.batches)) == 1
-                    else [summarise(each).time_ns for each in by_process(case.timing.batches)]
+                    shape(case.spec): [summarise(each).time_ns for each in by_process(case.timing.batches)]
                     for case in record.timed
                     if case.timing
                 },
@@ -399,9 +397,10 @@ def accuracy_tables(spins: Sequence[dict[str, Any]], others: Sequence[dict[str, 
     parts = []
     if spins:
         clock = spins[0]["clock_mhz"]
-        medians = {row["ticks"]: 0.0 for row in spins}
-        for ticks in medians:
-            medians[ticks] = statistics.median(row["read_ns"] for row in spins if row["ticks"] == ticks)
+        medians = {
+            ticks: statistics.median(row["read_ns"] for row in spins if row["ticks"] == ticks)
+            for ticks in dict.fromkeys(row["ticks"] for row in spins)
+        }
         known = {ticks: ticks * 1e3 / clock for ticks in medians}
         # Its start, one load and one store are the same for every spin: what the short ones read beyond their ticks.
         short = [medians[ticks] - known[ticks] for ticks in medians if ticks > 1 and known[ticks] < 1e5]

@@ -137,21 +137,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Question:
-    """One comparison of two kernels: their paired log-ratios, by heat and block."""
+    """One comparison of two kernels."""
 
-    heats: tuple[tuple[float, ...], ...]
+    means: tuple[float, ...]
+    """Each heat's trimmed mean of the paired log-ratios of its blocks: the independent values."""
+    blocks: int = 0
+    """Blocks in all heats."""
     invalid: str = ""
     """Why no answer would mean anything."""
-
-    @property
-    def means(self) -> list[float]:
-        """Each heat's trimmed mean: the independent values."""
-        return [trimmed_mean(values) for values in self.heats]
-
-    @property
-    def blocks(self) -> int:
-        """Blocks in all heats."""
-        return sum(map(len, self.heats))
 
 
 def answer(questions: Sequence[Question], level: float = LEVEL) -> list[Ratio]:
@@ -200,13 +193,11 @@ def _more_blocks(means: Sequence[float], blocks: int, level: float) -> int | Non
     return max(1, heats - count) * math.ceil(blocks / count)
 
 
-def pairings(first: Sequence[Batch], second: Sequence[Batch]) -> tuple[tuple[float, ...], ...]:
-    """log(time of first / time of second) of each block that both have and that was not voided, heat by heat."""
-    return tuple(pairings_by_heat(first, second).values())
+def pairings(first: Sequence[Batch], second: Sequence[Batch]) -> dict[int, tuple[float, ...]]:
+    """log(time of first / time of second) of each block that both have and that was not voided, by the heat's number.
 
-
-def pairings_by_heat(first: Sequence[Batch], second: Sequence[Batch]) -> dict[int, tuple[float, ...]]:
-    """As `pairings`, by the heat's number. Blocks that read no longer than nothing have no logarithm."""
+    Blocks that read no longer than nothing have no logarithm.
+    """
     mine, theirs = _by_block(first), _by_block(second)
     heats: dict[int, list[float]] = {}
     for place in sorted(mine.keys() & theirs.keys()):
@@ -223,17 +214,12 @@ def question_of(first: Entry, second: Entry, case: int | None = None, doubt: str
     """One case, or (None) all of them: per heat, the mean over the cases, of which each heat must have all."""
     invalid = doubt or _mismatch(first, second)
     if invalid:
-        return Question((), invalid)
-    if case is not None:
-        return Question(pairings(first.cases[case].batches, second.cases[case].batches))
-    by_case = [pairings_by_heat(a.batches, b.batches) for a, b in zip(first.cases, second.cases, strict=True)]
-    common = set.intersection(*(set(each) for each in by_case)) if by_case else set()
-    heats = []
-    for heat in sorted(common):
-        mean = statistics.fmean(trimmed_mean(each[heat]) for each in by_case)
-        # Only the heat's mean is independent; its number of blocks is kept for the count.
-        heats.append(tuple([mean] * min(len(each[heat]) for each in by_case)))
-    return Question(tuple(heats))
+        return Question((), invalid=invalid)
+    both = list(zip(first.cases, second.cases, strict=True))
+    by_case = [pairings(a.batches, b.batches) for a, b in (both if case is None else [both[case]])]
+    heats = sorted(set.intersection(*(set(each) for each in by_case))) if by_case else []
+    means = tuple(statistics.fmean(trimmed_mean(each[heat]) for each in by_case) for heat in heats)
+    return Question(means, sum(min(len(each[heat]) for each in by_case) for heat in heats))
 
 
 def _mismatch(first: Entry, second: Entry) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -10,9 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from harness import __version__
 from harness.cases import Case, secret_seeds
 from harness.compare import (
     CaseSamples,
@@ -23,16 +22,17 @@ from harness.compare import (
     judge_pairs,
     standings,
 )
-from harness.devices.monitor import Missing
+from harness.devices.monitor import Missing, Monitor
 from harness.errors import SubmissionError
-from harness.evaluate import Listener, Progress, device_lock, watching
-from harness.heats import Heats
+from harness.evaluate import device_lock, machine, outlived, setting_of, untimed_class, watching
+from harness.heats import Budget, Heats
 from harness.measure import Form, Round, measure
 from harness.problem import Problem
 from harness.processes.court import Court, NoRoom
 from harness.processes.isolation import Limits
-from harness.processes.pair import Pair, Setting, wall_ns
-from harness.processes.peer import PeerEnded, printable
+from harness.processes.pair import Pair, Setting
+from harness.processes.peer import printable
+from harness.progress import Listener, Progress, Stages
 from harness.record import Batch, Device, Outcome, ProblemVersion, Record, Software, Submission, TimingClass
 from harness.replication import mark
 from harness.timing.sampling import SHARED, Pace
@@ -87,25 +87,25 @@ def labels(paths: Sequence[str]) -> list[str]:
 def compare_kernels(contest: Contest, listen: Listener = lambda progress: None) -> Comparison:
     """Verify all, time them in turns, judge every pair. Ctrl-C ends it early: the comparison says so."""
     _check_records(contest)
-    run = _Contest(contest, listen)
-    run.stage("wait for the device")
+    run, stages = _Contest(contest, listen), Stages(listen)
+    stages.begin("wait for the device")
     with device_lock(contest.device, listen):
-        run.stage("start")
+        stages.begin("start")
         court = Court(contest.problem, contest.device)
         with court, Heats(court, run.settings(), MIN_HEATS, MAX_HEATS) as heats, watching(contest.device) as watch:
             run.look_at(court, watch)
             try:
                 run.load(heats)
-                run.stage("test")
+                stages.begin("test")
                 run.verify(heats.current)
-                run.stage("benchmark")
+                stages.begin("benchmark")
                 run.time(heats, watch)
             except KeyboardInterrupt:
                 run.stopped_by = "Ctrl-C"
-            run.stage("end")
+            stages.begin("end")
             run.notes += heats.notes
-    run.stage("")
-    return run.comparison()
+    stages.end()
+    return run.comparison(stages.taken_ns)
 
 
 class _Contest:
@@ -129,30 +129,16 @@ class _Contest:
         self.samples: list[dict[str, list[Batch]]] = [{case.name: [] for case in self.cases} for _ in self.all]
         self.notes: tuple[str, ...] = ()
         self.stopped_by = ""
-        self.stages_ns: dict[str, int] = {}
-        self._stage, self._since_ns = "", wall_ns()
         self.device: Device
         self.software: Software
 
     def settings(self) -> list[Setting]:
         """What each kernel's contestants are started with."""
-        caches, limits = self.contest.caches, self.contest.limits
-        submissions = [each.submission for each in self.all]
-        return [Setting(each.source, limits, caches / each.sha256[:16]) for each in submissions]
+        return [setting_of(each.submission, self.contest.limits, self.contest.caches) for each in self.all]
 
-    def stage(self, name: str) -> None:
-        """The stage before ends here, and this one begins."""
-        now = wall_ns()
-        if self._stage:
-            self.stages_ns[self._stage] = self.stages_ns.get(self._stage, 0) + now - self._since_ns
-        self._stage, self._since_ns = name, now
-        if name:
-            self.listen(Progress(name))
-
-    def look_at(self, court: Court, watch: Any) -> None:
+    def look_at(self, court: Court, watch: Monitor | Missing) -> None:
         """The machine; a record from another device is refused here."""
-        self.device = replace(court.device, power_limit_mw=watch.power_limit_mw())
-        self.software = Software(podium=__version__, **court.software)
+        self.device, self.software = machine(court, watch)
         for each in self.contest.contenders:
             if each.record is not None and each.record.device.model != self.device.model:
                 raise SubmissionError(
@@ -175,26 +161,24 @@ class _Contest:
         for place, index in enumerate(contenders):
             for case in self.tests:
                 self.listen(Progress("test", f"{self.all[index].label}: {case.name}", place, len(contenders)))
-                outcome = _verified(pairs[index], case)
+                outcome = outlived(case, "test", functools.partial(verify, pairs[index])).outcome
                 if outcome.verdict != "passed":
                     self._fail(index, replace(outcome, message=f"{case.name}: {outcome.message}"))
                     break
         if self.outcomes[self.copied].verdict != "passed":
             self._fail(len(self.all) - 1, self.outcomes[self.copied])
 
-    def time(self, heats: Heats, watch: Any) -> None:
+    def time(self, heats: Heats, watch: Monitor | Missing) -> None:
         """Heat after heat, until every pair is as exact as asked."""
-        begin_ns, most = wall_ns(), self.contest.max_seconds
+        budget = Budget(self.contest.max_seconds)
         while len(self._active()) > 1:
-            until_ns = None if most is None else begin_ns + int(most * 1e9 * (heats.number + 1) / heats.least)
-            pace = Pace(PRECISION, SHARED, until_ns)
-            watched = None if isinstance(watch, Missing) else watch
-            self._heat(heats, Round(heats.number, self.seed, pace, watched, heats.pids))
+            pace = Pace(PRECISION, SHARED, budget.until_ns(heats))
+            self._heat(heats, heats.round(self.seed, pace, watch))
             count = heats.number + 1
             if count >= MIN_HEATS:
                 if is_settled(self._entries()[:-1], self.contest.precision):
                     self.stopped_by = "precision"
-                elif most is not None and wall_ns() - begin_ns > most * 1e9:
+                elif budget.is_over:
                     self.stopped_by = "time"
                 elif count >= MAX_HEATS:
                     self.stopped_by = "heats"
@@ -204,12 +188,11 @@ class _Contest:
             self.load(heats)
 
     def _heat(self, heats: Heats, heat: Round) -> None:
-        order = random.Random(f"{self.seed} {heat.number}").sample(self.cases, len(self.cases))
-        for done, case in enumerate(order):
+        for done, case in enumerate(heats.shuffled(self.cases, self.seed)):
             active = self._active()
             if len(active) < 2:
                 return
-            progress = Progress(f"compare, heat {heat.number + 1}", case.name, done, len(order))
+            progress = Progress(f"compare, heat {heat.number + 1}", case.name, done, len(self.cases))
             self.listen(progress)
 
             def tick(blocks: int, progress: Progress = progress) -> None:
@@ -244,7 +227,6 @@ class _Contest:
     # --- the end ---------------------------------------------------------------------------------------------
 
     def _entries(self) -> list[Entry]:
-        default: TimingClass = "cpu" if self.contest.device == "cpu" else "gated"
         return [
             Entry(
                 each.label,
@@ -252,7 +234,7 @@ class _Contest:
                 each.submission.sha256,
                 None if each.record is None else each.record.id,
                 self.outcomes[index],
-                self.classes[index] or default,
+                self.classes[index] or untimed_class(self.contest.device),
                 tuple(
                     CaseSamples(case.name, dict(case.spec), self.outcomes[index], tuple(self.samples[index][case.name]))
                     for case in self.cases
@@ -261,7 +243,7 @@ class _Contest:
             for index, each in enumerate(self.all)
         ]
 
-    def comparison(self) -> Comparison:
+    def comparison(self, stages_ns: dict[str, int]) -> Comparison:
         """Everything, frozen."""
         entries, share, why = _marked(self._entries())
         *contenders, control = entries
@@ -283,7 +265,7 @@ class _Contest:
             standings=standings(contenders, pairs),
             pairs=pairs,
             control_result=control_result,
-            stages_ns=self.stages_ns,
+            stages_ns=stages_ns,
             complete=complete,
             stopped_by=self.stopped_by or "nothing left to compare",
             voided_share=share,
@@ -298,15 +280,6 @@ class _Contest:
             if first != each.label:
                 notes.append(f"{first} and {each.label} are the same file")
         return notes
-
-
-def _verified(pair: Pair, case: Case) -> Outcome:
-    try:
-        return verify(pair, case).outcome
-    except PeerEnded as ended:
-        return Outcome(ended.verdict, ended.message, "test")
-    except NoRoom as too_large:
-        return Outcome("not-run", str(too_large))
 
 
 def _marked(entries: Sequence[Entry]) -> tuple[list[Entry], float, str]:

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import random
 import re
 import secrets
 import tempfile
@@ -21,15 +20,17 @@ from harness import __version__
 from harness.cases import Case, regime_cases, secret_seeds
 from harness.devices.monitor import Missing, Monitor, open_monitor
 from harness.errors import DeviceError
-from harness.heats import Heats
+from harness.heats import Budget, Heats
 from harness.measure import Form, Round, Timed, measure
 from harness.problem import Problem
 from harness.processes.court import Court, NoRoom
 from harness.processes.isolation import Limits
-from harness.processes.pair import Pair, Setting, wall_ns
+from harness.processes.pair import Setting
 from harness.processes.peer import PeerEnded, printable
+from harness.progress import Listener, Progress, Stages
 from harness.record import (
     CaseResult,
+    Device,
     Mode,
     Outcome,
     ProblemVersion,
@@ -78,38 +79,26 @@ class Request:
         return MIN_PROCESSES, MAX_PROCESSES if self.precision >= PRECISION else 2 * MAX_PROCESSES
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where a run is: shown, never stored."""
-
-    stage: str
-    case: str = ""
-    done: int = 0
-    total: int = 0
-    batches: int = 0
-
-
-Listener = Callable[[Progress], None]
-
-
 def evaluate(request: Request, listen: Listener = lambda progress: None) -> Record:
     """Load, verify, time. What the submission does is in the record; a PodiumError is the caller's or the machine's."""
-    run = _Run(request, listen)
-    with run.stage("wait for the device"), device_lock(request.device, listen):
-        run.begin_stage("start")
+    run, stages = _Run(request, listen), Stages(listen)
+    stages.begin("wait for the device")
+    with device_lock(request.device, listen):
+        stages.begin("start")
         court = Court(request.problem, request.device)
         with court, Heats(court, [run.setting()], *request.processes) as heats, watching(request.device) as watch:
-            run.begin_stage("load")
+            stages.begin("load")
             (pair,) = heats.next()
             (loaded,) = heats.load()
             broken = loaded if isinstance(loaded, Outcome) else None
-            run.begin_stage("test")
+            stages.begin("test")
             run.each(run.tests, "test", broken, lambda case: verify(pair, case))
-            run.begin_stage("benchmark")
+            stages.begin("benchmark")
             run.time(heats, watch, broken or run.worst())
-            run.begin_stage("end")
+            stages.begin("end")
             run.look_at(court, heats, watch)
-    return run.record(broken)
+    stages.end()
+    return run.record(broken, stages.taken_ns)
 
 
 class _Run:
@@ -126,37 +115,10 @@ class _Run:
         self.timing_class: TimingClass | None = None
         self.unsteady = ""
         self.facts: dict[str, Any] = {}
-        self.stages_ns: dict[str, int] = {}
-        self._stage = ""
-        self._since_ns = 0
 
     def setting(self) -> Setting:
         """What its contestants are started with."""
-        request = self.request
-        return Setting(request.submission.source, request.limits, request.caches / request.submission.sha256[:16])
-
-    # --- stages ----------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Account the wall time inside, from `name` on through every `begin_stage`."""
-        self.begin_stage(name)
-        try:
-            yield
-        finally:
-            self._account()
-
-    def begin_stage(self, name: str) -> None:
-        """The stage before ends here, and this one begins."""
-        self._account()
-        self._stage = name
-        self.listen(Progress(name))
-
-    def _account(self) -> None:
-        now = wall_ns()
-        if self._stage:
-            self.stages_ns[self._stage] = self.stages_ns.get(self._stage, 0) + now - self._since_ns
-        self._since_ns = now
+        return setting_of(self.request.submission, self.request.limits, self.request.caches)
 
     # --- cases -----------------------------------------------------------------------------------------
 
@@ -168,7 +130,7 @@ class _Run:
             return self.not_run(cases, stage, broken)
         for done, case in enumerate(cases):
             self.listen(Progress(stage, case.name, done, len(cases)))
-            self.results.append(_one(case, stage, step))
+            self.results.append(outlived(case, stage, step))
         return None
 
     def not_run(self, cases: Sequence[Case], stage: str, broken: Outcome | None) -> None:
@@ -183,12 +145,13 @@ class _Run:
             self.not_run(self.benchmarks, "benchmark", broken)
             return
         found: dict[str, list[CaseResult]] = {case.name: [] for case in self.benchmarks}
-        begin_ns = wall_ns()
+        budget = Budget(self.request.max_seconds)
         while True:
             loaded = heats.load() if heats.number else []
-            self._heat(heats, watch, found, [each for each in loaded if isinstance(each, Outcome)], begin_ns)
+            broken = next((each for each in loaded if isinstance(each, Outcome)), None)
+            self._heat(heats, watch, found, broken, budget)
             merged = [merge(found[case.name]) for case in self.benchmarks]
-            if any(each.outcome.verdict != "passed" for each in merged) or self._is_over(heats, merged, begin_ns):
+            if any(each.outcome.verdict != "passed" for each in merged) or self._is_over(heats, merged, budget):
                 break
             self.listen(Progress("start another process"))
             heats.next()
@@ -200,46 +163,39 @@ class _Run:
         heats: Heats,
         watch: Monitor | Missing,
         found: dict[str, list[CaseResult]],
-        broken: Sequence[Outcome],
-        begin_ns: int,
+        broken: Outcome | None,
+        budget: Budget,
     ) -> None:
         """All cases in the current heat's process, in an order of its own."""
-        pair = heats.current[0]
-        most = self.request.max_seconds
-        until_ns = None if most is None else begin_ns + int(most * 1e9 * (heats.number + 1) / heats.least)
         precision = self.request.precision
         shared = SHARED if precision >= PRECISION else 2 * SHARED
-        pace = Pace(precision / 2, shared if heats.least > 1 else None, until_ns)
-        heat = Round(heats.number, self.seed, pace, None if isinstance(watch, Missing) else watch, heats.pids)
-        order = random.Random(f"{self.seed} {heats.number}").sample(self.benchmarks, len(self.benchmarks))
+        pace = Pace(precision / 2, shared if heats.least > 1 else None, budget.until_ns(heats))
+        heat = heats.round(self.seed, pace, watch)
         stage = "benchmark" if heats.least == 1 else f"benchmark, process {heats.number + 1}"
-        for done, case in enumerate(order):
-            progress = Progress(stage, case.name, done, len(order))
+        for done, case in enumerate(heats.shuffled(self.benchmarks, self.seed)):
+            progress = Progress(stage, case.name, done, len(self.benchmarks))
             self.listen(progress)
-            outcome = broken[0] if broken else None
             found[case.name].append(
-                result(case, "benchmark", outcome) if outcome else self._timed(pair, case, heat, heats.court, progress)
+                result(case, "benchmark", broken) if broken else self._timed(heats, case, heat, progress)
             )
 
-    def _timed(self, pair: Pair, case: Case, heat: Round, court: Court, progress: Progress) -> CaseResult:
+    def _timed(self, heats: Heats, case: Case, heat: Round, progress: Progress) -> CaseResult:
         def tick(batches: int) -> None:
             self.listen(replace(progress, batches=batches))
 
         try:
-            (timed,) = measure(court, [pair], case, heat, [self.forms.get(case.name)], tick)
+            (timed,) = measure(heats.court, heats.current, case, heat, [self.forms.get(case.name)], tick)
         except NoRoom as too_large:
             return result(case, "benchmark", Outcome("not-run", str(too_large)))
         self.forms[case.name] = timed.form
         self._classify(timed)
         return timed.result
 
-    def _is_over(self, heats: Heats, merged: Sequence[CaseResult], begin_ns: int) -> bool:
+    def _is_over(self, heats: Heats, merged: Sequence[CaseResult], budget: Budget) -> bool:
         count = heats.number + 1
         if count < heats.least:
             return False
-        most = self.request.max_seconds
-        late = most is not None and wall_ns() - begin_ns > most * 1e9
-        return count >= heats.most or late or is_enough(merged, self.request.precision)
+        return count >= heats.most or budget.is_over or is_enough(merged, self.request.precision)
 
     def _beside_roofline(self, case: CaseResult, court: Court) -> CaseResult:
         """The least time that the device could need, beside the time."""
@@ -264,28 +220,28 @@ class _Run:
         notes = heats.notes
         if isinstance(watch, Missing) and self.request.device != "cpu":
             notes += (f"clocks, power and other processes are not recorded: {watch.reason}",)
+        device, software = machine(court, watch)
         self.facts = {
-            "device": replace(court.device, power_limit_mw=watch.power_limit_mw()),
-            "software": Software(podium=__version__, **court.software),
+            "device": device,
+            "software": software,
             "isolation": heats.current[0].isolation,
             "output": heats.output,
             "notes": notes,
         }
 
-    def record(self, broken: Outcome | None) -> Record:
+    def record(self, broken: Outcome | None, stages_ns: dict[str, int]) -> Record:
         """Everything, frozen."""
         request = self.request
-        default: TimingClass = "cpu" if request.device == "cpu" else "gated"
         return Record(
             id=secrets.token_hex(4),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             mode=request.mode,
             problem=ProblemVersion(request.problem.name, request.problem.content_hash),
             submission=request.submission,
-            timing_class=self.timing_class or default,
+            timing_class=self.timing_class or untimed_class(request.device),
             outcome=self._clean(broken or self.worst() or Outcome("passed")),
             cases=tuple(replace(each, outcome=self._clean(each.outcome)) for each in self.results),
-            stages_ns=self.stages_ns,
+            stages_ns=stages_ns,
             unsteady=self.unsteady,
             precision=request.precision if self.timing_class else None,
             **self.facts,
@@ -316,7 +272,7 @@ def _cases(request: Request, master: bytes) -> tuple[tuple[Case, ...], tuple[Cas
     return tests, benchmarks
 
 
-def _one(case: Case, stage: str, step: Callable[[Case], CaseResult]) -> CaseResult:
+def outlived(case: Case, stage: str, step: Callable[[Case], CaseResult]) -> CaseResult:
     """One case, whatever becomes of it."""
     try:
         return step(case)
@@ -324,6 +280,22 @@ def _one(case: Case, stage: str, step: Callable[[Case], CaseResult]) -> CaseResu
         return result(case, stage, Outcome(ended.verdict, ended.message, stage))
     except NoRoom as too_large:
         return result(case, stage, Outcome("not-run", str(too_large)))
+
+
+def setting_of(submission: Submission, limits: Limits, caches: Path) -> Setting:
+    """What a submission's contestants are started with; `caches` has a folder of compiled kernels for each of them."""
+    return Setting(submission.source, limits, caches / submission.sha256[:16])
+
+
+def machine(court: Court, watch: Monitor | Missing) -> tuple[Device, Software]:
+    """The device with the power cap in force, and the versions of what runs on it."""
+    device = replace(court.device, power_limit_mw=watch.power_limit_mw())
+    return device, Software(podium=__version__, **court.software)
+
+
+def untimed_class(device: str) -> TimingClass:
+    """The timing class of what was not timed on a device (cpu, cuda, cuda:N)."""
+    return "cpu" if device == "cpu" else "gated"
 
 
 def _floor(problem: Problem, spec: dict[str, Any], model: str) -> Any:

@@ -7,16 +7,40 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 from collections.abc import Sequence
 from types import TracebackType
 
 from harness import wire
+from harness.cases import Case
+from harness.devices.monitor import Missing, Monitor
+from harness.measure import Round
 from harness.processes.court import Court
-from harness.processes.pair import Pair, Setting
+from harness.processes.pair import Pair, Setting, wall_ns
 from harness.record import Outcome
+from harness.timing.sampling import Pace
 
 AT_ONCE = 4
 """Heats whose device contexts are made together, between two timed heats: that takes as long as for one."""
+
+
+class Budget:
+    """About how long the timing may take, counted from here; `max_seconds` None for no bound."""
+
+    def __init__(self, max_seconds: float | None) -> None:
+        self._most_ns = None if max_seconds is None else max_seconds * 1e9
+        self._begin_ns = wall_ns()
+
+    def until_ns(self, heats: Heats) -> int | None:
+        """On the referee's clock, the end of the current heat's share: the least number of heats share it evenly."""
+        if self._most_ns is None:
+            return None
+        return self._begin_ns + int(self._most_ns * (heats.number + 1) / heats.least)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further heat should begin."""
+        return self._most_ns is not None and wall_ns() - self._begin_ns > self._most_ns
 
 
 class Heats:
@@ -98,6 +122,14 @@ class Heats:
     def load(self) -> list[wire.Loaded | Outcome]:
         """Import each submission in the current heat's processes: what it defines, or how it failed."""
         return [pair.load() for pair in self.current]
+
+    def round(self, seed: int, pace: Pace, watch: Monitor | Missing) -> Round:
+        """What all cases of the current heat have in common."""
+        return Round(self.number, seed, pace, None if isinstance(watch, Missing) else watch, self.pids)
+
+    def shuffled(self, cases: Sequence[Case], seed: int) -> list[Case]:
+        """The cases in the current heat's own order."""
+        return random.Random(f"{seed} {self.number}").sample(cases, len(cases))
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from harness.record import Batch, CaseResult, Judgement, StoppedBy
 from harness.statistics import score
 
 CANARY_SHARE = 0.02
-"""A canary that is further than this from its median over the run voids the batches beside it."""
+"""A canary that is further than this from its median over the run on the same case voids the batches beside it."""
 VOIDED_SHARE = 0.20
 """More voided batches than this void the run."""
 _SHORTEST: tuple[StoppedBy, ...] = ("precision", "batches", "time")

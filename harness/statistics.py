@@ -203,8 +203,7 @@ def interval(values: Sequence[float], confidence: float) -> Interval | None:
         return None
     middle = trimmed_mean(values)
     if count < MIN_BATCHES:
-        margin = student_t(confidence, count - 1) * statistics.stdev(values) / math.sqrt(count)
-        return middle - margin, middle + margin
+        return t_interval(values, confidence)
     kept = _kept(count)
     low, high = percentiles(resampled_means(values), confidence)
     normal = statistics.NormalDist().inv_cdf((1 + confidence) / 2)

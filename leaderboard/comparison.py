@@ -9,7 +9,7 @@ from itertools import pairwise
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from harness.compare import CaseSamples, Comparison, Entry, PairResult, PairVerdict, Ratio, Standing
+from harness.compare import TIE_SHARE, CaseSamples, Comparison, Entry, PairResult, PairVerdict, Ratio, Standing
 from harness.record import Scalar
 from harness.statistics import Summary, summarise
 from leaderboard.grid import Column, Grid, Line
@@ -22,8 +22,6 @@ COLOURS: dict[PairVerdict, str] = {
     "UNRESOLVED": "yellow",
     "INVALID": "red",
 }
-TIE_SHARE = 0.005
-"""Half the width of the band within which two kernels tie, as a share of the time."""
 ALL_PAIRS = 3
 """With more kernels than this, only neighbours in the standings are shown case by case."""
 TRACK = 31

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from harness.compare import Comparison, PairResult, Ratio
+from harness.compare import TIE_SHARE, Comparison, PairResult, Ratio
 from leaderboard.comparison import (
     STANDING_COLUMNS,
-    TIE_SHARE,
     Times,
     case_times,
     case_words,

@@ -198,11 +198,13 @@ def summary_lines(record: Record) -> list[Text]:
     """The verdict and the score, where they hold, and remarks."""
     device = plain(record.device.model + (f" ({record.device.architecture})" if record.device.architecture else ""))
     lines = [_verdict_line(record)]
+    wanting = ""
     if record.outcome.verdict == "passed" and record.timed:
         result = score([case.timing.batches for case in record.timed if case.timing])
         text = f"score {time_of(result)} {spread(result)}, geometric mean of {_count(len(record.timed), 'case')}"
         processes = max(case.timing.processes for case in record.timed if case.timing)
         text += f" in {processes} processes" if processes > 1 else ""
+        wanting = _wanting(record, result)
         lines.append(Text(text, "bold"))
         lines.append(Text(f"{CLASSES[record.timing_class]}; {device}", "dim"))
     else:
@@ -211,7 +213,7 @@ def summary_lines(record: Record) -> list[Text]:
         lines.append(Text("passed with doubts, and therefore not ranked", "yellow"))
     if record.unsteady:
         lines.append(Text(plain(f"the times cannot be trusted: {record.unsteady}"), "yellow"))
-    elif wanting := _wanting(record):
+    elif wanting:
         lines.append(Text(wanting, "dim"))
     missing = ", ".join(layer.name for layer in record.isolation if not layer.applied)
     lines += [Text(plain(f"not isolated by: {missing}"), "dim")] if missing else []
@@ -222,12 +224,11 @@ def summary_lines(record: Record) -> list[Text]:
     return lines
 
 
-def _wanting(record: Record) -> str:
-    """What to do about a score that is less exact than was asked; nothing where it is exact enough."""
-    if record.precision is None or record.mode != "leaderboard" or record.outcome.verdict != "passed":
+def _wanting(record: Record, found: Summary) -> str:
+    """That a score is less exact than was asked; nothing where it is exact enough."""
+    if record.precision is None or record.mode != "leaderboard" or record.timing_class != "gated":
         return ""
-    half = score([case.timing.batches for case in record.timed if case.timing]).half_width
-    if record.timing_class != "gated" or half is None or half <= record.precision:
+    if found.half_width is None or found.half_width <= record.precision:
         return ""
     return f"less exact than ±{100 * record.precision:g} %: its processes differ by more than that"
 

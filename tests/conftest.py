@@ -10,6 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from click.testing import CliRunner, Result
+
+import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 PROBLEMS = ROOT / "problems"
@@ -49,3 +52,16 @@ def load_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
         return module
 
     return load
+
+
+@pytest.fixture
+def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run a command in an empty home and folder."""
+    monkeypatch.setenv("PODIUM_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["podium", *arguments])
+        return CliRunner().invoke(cli.main, list(arguments))
+
+    return run

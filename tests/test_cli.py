@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import cli
 from harness.record import Record, from_dict
@@ -22,19 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PROBLEM = str(ROOT / "tests" / "problems" / "doubling")
 RIGHT = "def custom_kernel(data):\n    return 2 * data[0] + data[1]\n"
 Podium = Callable[..., Result]
-
-
-@pytest.fixture
-def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Podium:
-    """Run a command in an empty home and folder."""
-    monkeypatch.setenv("PODIUM_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["podium", *arguments])
-        return CliRunner().invoke(cli.main, list(arguments))
-
-    return run
 
 
 def kernel(tmp_path: Path, source: str = RIGHT, name: str = "kernel.py") -> str:

@@ -59,7 +59,7 @@ def verdict(first: Entry, second: Entry) -> str:
 def test_blocks_are_paired_and_the_voided_left_out() -> None:
     first = samples([[100.0, 110.0], [100.0]])
     second = samples([[50.0, 55.0, 60.0], [200.0]], void={(1, 0)})
-    assert [len(heat) for heat in pairings(first, second)] == [2]
+    assert [len(heat) for heat in pairings(first, second).values()] == [2]
     assert pairings(first, second)[0] == pytest.approx((0.6931, 0.6931), abs=1e-4)
 
 
@@ -126,10 +126,10 @@ def test_cases_have_verdicts_of_their_own_beside_the_geometric_mean_s() -> None:
 
 def test_many_pairs_are_held_to_more_than_one_is() -> None:
     """Two heats apart by a margin that passes alone at 5 % and not among six."""
-    close = Question(((0.010,), (0.012,), (0.0065,), (0.0155,)))
+    close = Question((0.010, 0.012, 0.0065, 0.0155), blocks=4)
     alone = answer([close])[0]
     assert alone.verdict == "FASTER" or alone.verdict == "SLOWER"
-    noise = [Question(((0.01,), (-0.01,), (0.012,), (-0.012,)))] * 20
+    noise = [Question((0.01, -0.01, 0.012, -0.012), blocks=4)] * 20
     crowded = answer([close, *noise])[0]
     assert crowded.verdict == "UNRESOLVED"
     assert crowded.low is not None and alone.low is not None and crowded.low < alone.low
@@ -187,5 +187,5 @@ def test_a_true_difference_is_called_right_and_its_twin_seldom_anything() -> Non
 def test_a_question_over_all_cases_needs_heats_that_have_them_all() -> None:
     first = entry("a", level(100, 0.0, 0.0, 0.0), level(100, 0.0, 0.0))
     second = entry("b", level(100, 0.0, 0.0, 0.0), level(100, 0.0, 0.0))
-    assert len(question_of(first, second).heats) == 2
-    assert len(question_of(first, second, case=0).heats) == 3
+    assert len(question_of(first, second).means) == 2
+    assert len(question_of(first, second, case=0).means) == 3

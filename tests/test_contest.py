@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from records import MI355X, record
 
-import cli
 from harness.contest import Contender, Contest, compare_kernels, labels
 from harness.errors import SubmissionError
-from harness.evaluate import Progress
 from harness.problem import load_problem
+from harness.progress import Progress
 from harness.record import Record
 from harness.submission import read_submission
 from leaderboard.store import open_store
@@ -28,19 +26,6 @@ SLOW = (
 )
 WRONG = "def custom_kernel(data):\n    return 2 * data[0]\n"
 Podium = Callable[..., Result]
-
-
-@pytest.fixture
-def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Podium:
-    """Run a command in an empty home and folder."""
-    monkeypatch.setenv("PODIUM_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["podium", *arguments])
-        return CliRunner().invoke(cli.main, list(arguments))
-
-    return run
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any, Protocol
 
+DEFAULT_CACHE_BYTES = 1 << 25
+"""What to flush where a device does not tell the size of its last-level cache."""
+
 
 class GpuDriver(Protocol):
     """Device memory that another process can open. Sizes in bytes; RuntimeError with the driver's code on failure."""

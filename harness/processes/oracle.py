@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Literal
 import torch
 
 from harness import wire
-from harness.devices import describe_device
+from harness.devices import DEFAULT_CACHE_BYTES, describe_device
 from harness.judge import Finding, judge, poison
 from harness.processes import sharing
 from harness.processes.reference import Reference, copied, open_reference
@@ -29,7 +29,6 @@ from harness.processes.reveal import Reveals, Spans, open_reveals, room, spans_o
 
 MAX_SET_BYTES = 4 << 30
 """Room for per-call inputs and outputs of one batch, at most, and at most a tenth of the device's memory."""
-DEFAULT_CACHE_BYTES = 1 << 25
 JUDGED_ROWS = 64
 """Rows of dimension 0 judged per output where the reference can be asked for rows."""
 

@@ -14,14 +14,13 @@ from typing import Any
 
 from harness import wire
 from harness.cases import Case
+from harness.devices import DEFAULT_CACHE_BYTES
 from harness.errors import DeviceError
 from harness.processes.court import START_S, Court, NoRoom, not_set_up
 from harness.processes.isolation import Limits, confine, memory_file, prune_caches
 from harness.processes.peer import Peer, PeerEnded, printable, shut
 from harness.record import Layer, Outcome
 from harness.timing.gate import PAGE_BYTES, Page
-
-DEFAULT_CACHE_BYTES = 1 << 25
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Inputs that come late within a batch too: a few lines of each call's inputs are wrong until right before that call.
 
 The oracle inverts randomly drawn lines of what it deals, and puts the right ones aside, in the same arena. The
-contestant's queue puts them in their places after the call's flush, before its start event, in empty batches alike.
+contestant's queue puts them in their places after the call's flush, right before the call, in empty batches alike.
 Whoever computes all of a batch ahead of its turn computes with wrong lines.
 """
 
