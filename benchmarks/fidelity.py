@@ -56,6 +56,8 @@ SPIN_TICKS = 39_600
 """20 us at 1.98 GHz."""
 MORE_WORK = {"triton_spin_005.py": 0.005, "triton_spin_010.py": 0.01, "triton_spin_020.py": 0.02}
 POWER_SECONDS = 20.0
+SLEEP_TICKS = 600_000
+"""0.3 ms, in which a call's kernels are enqueued."""
 
 
 class Ledger:
@@ -147,7 +149,7 @@ def in_process(what: str, folder: Path, file: Path) -> dict[str, float]:
     return found
 
 
-def accuracy(ledger: Ledger, device: str, caches: Path) -> None:
+def accuracy(ledger: Ledger, names: Sequence[str], device: str, caches: Path) -> None:
     """(c): spins of known length, the memory's rate, CUPTI."""
     monitor = open_monitor(device)
     clock_mhz = monitor.state(()).clock_mhz
@@ -160,7 +162,7 @@ def accuracy(ledger: Ledger, device: str, caches: Path) -> None:
     spins = {case.spec["ticks"]: summarise(case.timing.batches) for case in record.timed if case.timing}
     for ticks, found in spins.items():
         ledger.add("spin", ticks=ticks, clock_mhz=clock_mhz, read_ns=found.time_ns, half=found.half_width)
-    for name in ("vectoradd", "matmul", "fp4_gemm"):
+    for name in names:
         folder, file, _ = TARGETS[name]
         problem = load_problem(ROOT / folder)
         record = run_file(problem, ROOT / file, "benchmark", device, caches)
@@ -174,37 +176,43 @@ def accuracy(ledger: Ledger, device: str, caches: Path) -> None:
                 read_ns=summarise(case.timing.batches).time_ns,
                 profiled_ns=profiled.get(shape(case.spec)),
                 roof_bytes_ns=profiled.get("copy_bytes_per_ns"),
+                empty_ns=profiled.get("empty_ns"),
             )
 
 
 def power(ledger: Ledger, trials: int, device: str, caches: Path) -> None:
-    """(d): one comparison a trial: the kernel, its twin, and three with a little more work."""
-    problem = load_problem(BENCHMARKS / "problems" / "spin")
-    files = ["triton_spin.py", "triton_spin.py", *MORE_WORK]
+    """(d): the kernel beside its twin and one with 1 % more work; every second trial, beside 0.5 % and 2 % as well."""
     for trial in range(trials):
-        contenders = tuple(
-            Contender(f"{index} {file}", read_submission(SPIN / file, "podium")) for index, file in enumerate(files)
-        )
-        case = Case({"ticks": SPIN_TICKS, "seed": 1000 + trial})
-        start = time.perf_counter()
-        found = compare_kernels(Contest(problem, contenders, device, caches, (case,), max_seconds=POWER_SECONDS))
-        wall_s = time.perf_counter() - start
-        for pair in found.pairs:
-            names = (pair.first.split()[1], pair.second.split()[1])
-            if names[0] == "triton_spin.py":
-                ledger.add(
-                    "power",
-                    more=MORE_WORK.get(names[1], 0.0),
-                    verdict=pair.overall.verdict,
-                    ratio=pair.overall.ratio,
-                    low=pair.overall.low,
-                    high=pair.overall.high,
-                    heats=pair.overall.heats,
-                    wall_s=wall_s,
-                    kernels=len(files),
-                )
-        assert found.control_result is not None
-        ledger.add("control", verdict=found.control_result.verdict, ratio=found.control_result.ratio, wall_s=wall_s)
+        duel(ledger, ["triton_spin.py", "triton_spin.py", "triton_spin_010.py"], trial, device, caches)
+        if trial % 2 == 0:
+            duel(ledger, ["triton_spin.py", "triton_spin_005.py", "triton_spin_020.py"], trial, device, caches)
+
+
+def duel(ledger: Ledger, files: Sequence[str], trial: int, device: str, caches: Path) -> None:
+    """One comparison of the first file with each of the others."""
+    problem = load_problem(BENCHMARKS / "problems" / "spin")
+    contenders = tuple(
+        Contender(f"{index} {file}", read_submission(SPIN / file, "podium")) for index, file in enumerate(files)
+    )
+    case = Case({"ticks": SPIN_TICKS, "seed": 1000 + trial})
+    start = time.perf_counter()
+    found = compare_kernels(Contest(problem, contenders, device, caches, (case,), max_seconds=POWER_SECONDS))
+    wall_s = time.perf_counter() - start
+    for pair in found.pairs:
+        if pair.first == contenders[0].label:
+            ledger.add(
+                "power",
+                more=MORE_WORK.get(pair.second.split()[1], 0.0),
+                verdict=pair.overall.verdict,
+                ratio=pair.overall.ratio,
+                low=pair.overall.low,
+                high=pair.overall.high,
+                heats=pair.overall.heats,
+                wall_s=wall_s,
+                kernels=len(files),
+            )
+    assert found.control_result is not None
+    ledger.add("control", verdict=found.control_result.verdict, ratio=found.control_result.ratio, wall_s=wall_s)
 
 
 # --- the child: what others do, in the submission's own process ------------------------------------------------
@@ -238,6 +246,7 @@ def child(what: str, folder: str, file: str) -> None:
             torch.cuda.empty_cache()
         if what == "profile":
             found["copy_bytes_per_ns"] = copy_rate(torch)
+            found["empty_ns"] = empty_kernel(torch, zeros)
     print(json.dumps(found))
 
 
@@ -258,7 +267,10 @@ def common(torch: Any, kernel: Any, data: Any, zeros: Any) -> float:
 
 
 def profiled(torch: Any, kernel: Any, data: Any, zeros: Any) -> float:
-    """From the first kernel's start to the last one's end of each call, by the profiler: median of 20, cold cache."""
+    """From the first kernel's start to the last one's end of each call, by the profiler: median of 20, cold cache.
+
+    All of a call is enqueued while a kernel that sleeps is running, so that the processor is in nobody's way.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     mark = torch.empty(1 << 20, dtype=torch.int16, device="cuda")
@@ -268,22 +280,27 @@ def profiled(torch: Any, kernel: Any, data: Any, zeros: Any) -> float:
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as trace:
         for _ in range(20):
-            mark.fill_(1)
+            torch.cuda._sleep(SLEEP_TICKS)
             torch.amax(wide)
+            mark.fill_(1)
             kernel(data)
-        mark.fill_(1)
-        torch.cuda.synchronize()
-    kernels = sorted((each.time_range.start, each.time_range.end, each.name) for each in trace.events())
-    kernels = [each for each in kernels if "Synchronize" not in each[2] and "Memset" not in each[2]]
-    fills = [index for index, each in enumerate(kernels) if "FillFunctor" in each[2] and "short" in each[2]]
+            torch.cuda.synchronize()
+    on_device = [each for each in trace.events() if each.device_type != torch.autograd.DeviceType.CPU]
+    kernels = sorted((each.time_range.start, each.time_range.end, each.name) for each in on_device)
+    kernels = [each for each in kernels if "ynchronize" not in each[2] and "Memset" not in each[2]]
+    marks = [index for index, each in enumerate(kernels) if "FillFunctor" in each[2] and "short" in each[2]]
     spans = []
-    for begin, end in itertools.pairwise(fills):
-        own = kernels[begin + 1 : end]
-        reduces = [index for index, each in enumerate(own) if "reduce_kernel" in each[2]]
-        own = own[reduces[0] + 1 :] if reduces else own
-        # torch may reduce in two kernels: what is left begins with the submission's own.
-        spans.append(sum(each[1] - each[0] for each in own if "reduce_kernel" not in each[2]) * 1e3)
+    for begin, end in itertools.pairwise([*marks, len(kernels)]):
+        own = list(itertools.takewhile(lambda each: "spin_kernel" not in each[2], kernels[begin + 1 : end]))
+        spans.append((max(each[1] for each in own) - own[0][0]) * 1e3 if own else math.nan)
     return statistics.median(spans) if spans else math.nan
+
+
+def empty_kernel(torch: Any, zeros: Any) -> float:
+    """An empty kernel's time by the profiler, ns, as the empty gates have them."""
+    from harness.timing.enqueue import _empty_kernel
+
+    return profiled(torch, lambda data: _empty_kernel[(1,)](data, num_warps=4), zeros, zeros)
 
 
 def copy_rate(torch: Any) -> float:
@@ -509,7 +526,7 @@ def main() -> None:
         steps: dict[str, Callable[[], None]] = {
             "rescore": lambda: rescore(ledger, names, options.runs, device, caches),
             "contrast": lambda: contrast(ledger, names, options.runs),
-            "accuracy": lambda: accuracy(ledger, device, caches),
+            "accuracy": lambda: accuracy(ledger, names, device, caches),
             "power": lambda: power(ledger, options.trials, device, caches),
         }
         for part in options.parts.split(","):

@@ -166,7 +166,7 @@ class Batch:
     reading_ns: int
     """External reading, from release to done on the referee's clock: the sum over the gates with calls."""
     empty_ns: int
-    """The same for as many empty gates: same flushes, events and seals, no calls."""
+    """The same for as many empty gates: same flushes, events and seals, an empty kernel in each call's place."""
     claims_ns: tuple[float, ...] = ()
     """The contestant's own event readings per call, empty event pair not subtracted; none in most gated batches."""
     order: str = ""
@@ -181,6 +181,8 @@ class Batch:
     """The referee's own kernels beside it: a memory-bound one, a compute-bound one. Empty where there are none."""
     state: DeviceState | None = None
     """What the device said of itself."""
+    start_ns: float = 0.0
+    """What an empty kernel takes on this device, where the empty gates had one in each call's place; otherwise 0."""
     is_voided: bool = False
     """Kept, and left out of every number: the canaries moved."""
 
@@ -191,7 +193,7 @@ class Batch:
     @property
     def per_call_ns(self) -> float:
         """Time of one call, external clock."""
-        return (self.reading_ns - self.empty_ns) / self.calls
+        return (self.reading_ns - self.empty_ns) / self.calls + self.start_ns
 
 
 @dataclass(frozen=True)

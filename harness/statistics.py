@@ -106,9 +106,13 @@ def is_precise(batches: Sequence[Batch], half_width: float = 0.0025, confidence:
 
 
 def claimed_ns(timing: Timing) -> float | None:
-    """The contestant's own events per call: 10 % trimmed mean, less what they read around nothing. None without any."""
-    claims = [claim for batch in timing.claimed or timing.batches for claim in batch.claims_ns]
-    return trimmed_mean(claims) - (timing.empty_claim_ns or 0.0) if claims else None
+    """The contestant's own events per call, 10 % trimmed mean, on the scale of the external clock. None without any.
+
+    What they read in empty batches is subtracted, and an empty kernel's time added where those had one.
+    """
+    batches = timing.claimed or timing.batches
+    claims = [claim for batch in batches for claim in batch.claims_ns]
+    return trimmed_mean(claims) - (timing.empty_claim_ns or 0.0) + batches[0].start_ns if claims else None
 
 
 # --- several cases -----------------------------------------------------------------------------------------

@@ -248,6 +248,8 @@ class Staged:
     handle: str
     size_bytes: int
     sets: int
+    output_bytes: int
+    """Of one call's output."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,11 @@ from harness.processes.isolation import Limits
 from harness.processes.peer import PeerEnded
 from harness.record import Outcome
 from harness.timing.sampling import SHARED, Pace
+from harness.timing.start import start_ns
 
 RIGHT = wire.Judged(1, True, "", "bf16", 0.001, 0.01, 0.0, "pass", "")
 CASE = Case({"m": 16, "seed": 3})
+START_NS = start_ns("a GPU")
 
 
 class ScriptedCourt:
@@ -26,14 +28,16 @@ class ScriptedCourt:
 
     def __init__(self, shared_inputs: tuple[str, ...] = ()) -> None:
         self.problem = SimpleNamespace(shared_inputs=shared_inputs)
+        self.device = SimpleNamespace(model="a GPU", cache_bytes=1 << 20)
         self.told: list[Any] = []
         self.judged: Callable[[int], wire.Judged] = lambda count: RIGHT
         self.judgements = 0
         self.canaries_ns: tuple[float, ...] = ()
+        self.output_bytes = 4
 
     @contextlib.contextmanager
     def staged(self, case: Case, max_sets: int) -> Iterator[wire.Staged]:
-        yield wire.Staged({}, "", 1, max_sets)
+        yield wire.Staged({}, "", 1, max_sets, self.output_bytes)
 
     def ask(self, order: Any, answer: type) -> Any:
         self.tell(order)
@@ -90,7 +94,8 @@ class ScriptedPair:
         return self.generation
 
     def _reading(self, arm: wire.Arm) -> int:
-        return self.empty_ns + (0 if arm.empty else self.per_call_ns * len(arm.order))
+        """An empty gate has an empty kernel in each call's place."""
+        return self.empty_ns + len(arm.order) * int(START_NS if arm.empty else self.per_call_ns)
 
     def _page_reading(self, generation: int, *, due_ns: float, limit_ns: int) -> int | None:
         assert self.armed is not None
@@ -116,7 +121,7 @@ class ScriptedPair:
         if not self.armed.events:
             return wire.Claims(self.armed.generation, ())
         places = range(len(self.armed.order))
-        claims = tuple(1000.0 if self.armed.empty else 1000.0 + self.claim(place) for place in places)
+        claims = tuple(1000.0 + (START_NS if self.armed.empty else self.claim(place)) for place in places)
         return wire.Claims(self.armed.generation, claims)
 
     def orders(self, kind: type) -> list[Any]:
@@ -147,10 +152,11 @@ def test_a_call_s_time_is_the_reading_less_the_empty_one_over_the_calls() -> Non
     timing = timed.result.timing
     assert timing is not None
     assert {batch.per_call_ns for batch in timing.batches} == {8212.0}
-    assert {batch.empty_ns for batch in timing.batches} == {1_400_000}
+    assert {batch.empty_ns for batch in timing.batches} == {2 * (700_000 + 24 * 1000)}
+    assert {batch.start_ns for batch in timing.batches} == {START_NS}
     assert {batch.calls for batch in timing.batches} == {48}
     assert {batch.claims_ns for batch in timing.batches} == {()}  # events would hold the queue up
-    assert timing.empty_claim_ns == 1000.0
+    assert timing.empty_claim_ns == 1000.0 + START_NS
     assert timed.result.doubts == ()
     assert timed.result.outcome == Outcome("passed")
 
@@ -267,6 +273,24 @@ def test_clocks_that_disagree_are_a_doubt() -> None:
     pair = ScriptedPair(per_call_ns=10_000)
     pair.reading = lambda arm: pair.empty_ns + (0 if arm.empty else 20_000 * len(arm.order))
     assert time(pair).result.doubts == ("clocks-disagree",)
+
+
+def test_what_a_process_needs_longer_to_start_any_kernel_is_not_in_its_time() -> None:
+    pair = ScriptedPair(per_call_ns=10_000)
+    pair.reading = lambda arm: pair.empty_ns + len(arm.order) * (200 + (1000 if arm.empty else 10_000))
+    timing = time(pair).result.timing
+    assert timing is not None
+    assert {batch.per_call_ns for batch in timing.batches} == {10_000.0}
+
+
+@pytest.mark.parametrize(("output_bytes", "doubts"), [(4, ("clocks-disagree",)), (1 << 20, ())])
+def test_an_output_that_leaves_the_cache_after_the_end_event_is_no_doubt(
+    output_bytes: int, doubts: tuple[str, ...]
+) -> None:
+    pair = ScriptedPair(per_call_ns=10_000)
+    pair.court.output_bytes = output_bytes
+    pair.reading = lambda arm: pair.empty_ns + len(arm.order) * (1000 if arm.empty else 13_000)
+    assert time(pair).result.doubts == doubts
 
 
 def test_a_batch_that_ran_before_it_was_released_is_run_again() -> None:

@@ -30,7 +30,7 @@ def test_hidden_lines_are_inverted_and_come_back_set_by_set() -> None:
     assert reveals is not None
     end = inputs_end(arena, reveals)
     right = arena[:end].clone()
-    reveals.hide(spans, [0, 2], torch.Generator().manual_seed(1))
+    reveals.hide(spans, torch.tensor([0, 2]), torch.Generator().manual_seed(1))
     wrong = arena[:end] != right
     assert 0 < int(wrong.sum()) <= 2 * spans.count * LINE_BYTES
     assert torch.equal(arena[:end][wrong], ~right[wrong])
@@ -44,7 +44,7 @@ def test_before_anything_is_hidden_a_reveal_changes_nothing() -> None:
     arena, spans, reveals = staged((40, 100), (7, 64))
     assert reveals is not None
     right = arena[: inputs_end(arena, reveals)].clone()
-    reveals.keep(spans, range(3), torch.Generator().manual_seed(1))
+    reveals.keep(spans, torch.arange(3), torch.Generator().manual_seed(1))
     for index in range(3):
         reveals(index)
     assert torch.equal(arena[: inputs_end(arena, reveals)], right)
@@ -55,7 +55,7 @@ def test_every_line_may_come_late_and_other_ones_each_time() -> None:
     assert reveals is not None
     source, seen = torch.Generator().manual_seed(5), set()
     for _ in range(200):
-        reveals.hide(spans, [1], source)
+        reveals.hide(spans, torch.tensor([1]), source)
         seen |= {int(each) * 4 for each in reveals.offsets[1]}
         reveals(1)
     first, second = int(spans.starts[1, 0]), int(spans.starts[1, 1])

@@ -171,7 +171,7 @@ class Contestant:
     def _enqueue(self, generation: int | None, order: Any, empty: bool, events: bool, polls: int) -> bool:
         mapping = self.mapping
         touch, reveals = (mapping.touch, mapping.reveals) if mapping is not None else (None, None)
-        call, seal = (None, self._seal_stand_in) if empty else (self._call, self._seal)
+        call, seal = (self.queue.start_nothing, self._seal_stand_in) if empty else (self._call, self._seal)
         expired: bool = self.queue.enqueue(generation, order, call, seal, touch, reveals, events, polls)
         return expired
 

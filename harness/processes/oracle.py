@@ -54,6 +54,8 @@ class Bench:
     """Where those that come late are kept."""
     fresh: dict[int, Any] = field(default_factory=dict)
     """Private contents of the sets last renewed, by index: what the judge computes from."""
+    renewed: torch.Tensor | None = None
+    """Their indices, int64 on the device."""
     nearest: str | None = None
     """The precision found nearest so far: asked first."""
 
@@ -65,7 +67,7 @@ class Oracle:
         self._orders, self._reports, self._memory_fd = orders, reports, memory_fd
         self._device = "cpu"
         self._room_bytes = MAX_SET_BYTES
-        self._secret = torch.Generator().manual_seed(random.SystemRandom().getrandbits(63))
+        self._secret: torch.Generator
         self._canaries: Callable[[], tuple[float, ...]] = tuple
         self._reference: Reference | None = None
         self._bench: Bench | None = None
@@ -118,6 +120,7 @@ class Oracle:
                 raise NoDevice("torch sees no GPU")
             torch.cuda.init()
             torch.zeros(1, device="cuda")
+        self._secret = torch.Generator(order.device).manual_seed(random.SystemRandom().getrandbits(63))
         facts = describe_device(order.device)
         self._room_bytes = min(MAX_SET_BYTES, (facts["memory_bytes"] or MAX_SET_BYTES) // 10)
         self._reference = open_reference(order.folder, order.problem)
@@ -145,7 +148,7 @@ class Oracle:
         sets = max(1, min(order.max_sets, self._room_bytes // set_bytes))
         plans += [planned() for _ in range(sets - 1)]
         inputs, outputs = (list(column) for column in zip(*plans, strict=True))
-        spans = spans_of(inputs, tuple(places.values()))
+        spans = spans_of(inputs, tuple(places.values()), self._device)
         reveals = room(spans, planner)
         layout = {"inputs": inputs, "outputs": outputs, "reveals": reveals}
         arena = sharing.allocate(max(planner.size_bytes, 1), self._device, self._memory_fd)
@@ -160,8 +163,9 @@ class Oracle:
             open_reveals(reveals, arena.bytes),
         )
         if self._bench.reveals is not None:
-            self._bench.reveals.keep(spans, range(sets), self._secret)
-        return wire.Staged(layout, arena.handle, max(planner.size_bytes, 1), sets)
+            self._bench.reveals.keep(spans, torch.arange(sets, device=self._device), self._secret)
+        output_bytes = sum(sharing.span_bytes(tensor) for tensor in sharing.tensors(output))
+        return wire.Staged(layout, arena.handle, max(planner.size_bytes, 1), sets, output_bytes)
 
     def renew(self, order: wire.Renew) -> wire.Renewed:
         """Fresh private contents for the coming batch: large shared parts moved, the rest drawn anew."""
@@ -176,11 +180,15 @@ class Oracle:
                 bench.fresh[index] = base
             else:
                 bench.fresh[index] = reference.renew(base, {**bench.spec, "seed": draw.randrange(1 << 62)})
+        bench.renewed = torch.tensor(order.indices, dtype=torch.int64, device=self._device)
         self._synchronize()
         return wire.Renewed(self._canaries())
 
     def deal(self, order: wire.Deal) -> wire.Dealt:
-        """What the contestant will find: fresh inputs but for the lines that come late, poisoned outputs."""
+        """What the contestant will find: fresh inputs but for the lines that come late, poisoned outputs.
+
+        Enqueued without waiting in between: while a gate is closed, each wait costs turns of the device.
+        """
         bench = self.bench
         done: set[int] = set()
         for index, fresh in bench.fresh.items():
@@ -191,8 +199,8 @@ class Oracle:
                     done.add(place.data_ptr())
             for tensor in sharing.tensors(bench.outputs[index]):
                 poison(tensor)
-        if bench.reveals is not None:
-            bench.reveals.hide(bench.spans, list(bench.fresh), self._secret)
+        if bench.reveals is not None and bench.renewed is not None:
+            bench.reveals.hide(bench.spans, bench.renewed, self._secret)
         self._synchronize()
         return wire.Dealt()
 

@@ -32,29 +32,33 @@ class Spans:
     """Byte offset of each tensor with a line or more, int64 [sets, tensors]."""
     ends: torch.Tensor
     """Number of a set's lines up to and with that tensor, int64 [tensors]."""
+    lines: int
+    """Of one set, in all its tensors."""
 
     @property
     def count(self) -> int:
         """Lines that come late in each call."""
-        lines = int(self.ends[-1]) if self.ends.numel() else 0
-        return max(1, min(LINES, lines // SHARE)) if lines else 0
+        return max(1, min(LINES, self.lines // SHARE)) if self.lines else 0
 
-    def draw(self, sets: Sequence[int], source: torch.Generator) -> torch.Tensor:
-        """Word offsets in the arena of randomly drawn lines, int64 [len(sets), count]; a line may be drawn twice."""
-        lines = torch.randint(int(self.ends[-1]), (len(sets), self.count), generator=source)
+    def draw(self, sets: torch.Tensor, source: torch.Generator) -> torch.Tensor:
+        """Word offsets in the arena of randomly drawn lines, int64 [sets, count]; a line may be drawn twice.
+
+        `sets`, int64 [sets], and `source` are on the spans' device.
+        """
+        lines = torch.randint(self.lines, (sets.numel(), self.count), generator=source, device=self.ends.device)
         tensors = torch.searchsorted(self.ends, lines, right=True)
-        before = torch.cat((torch.zeros(1, dtype=torch.int64), self.ends))[tensors]
-        return (self.starts[list(sets)].gather(1, tensors) + (lines - before) * LINE_BYTES) // 4
+        before = torch.nn.functional.pad(self.ends, (1, 0))[tensors]
+        return (self.starts[sets].gather(1, tensors) + (lines - before) * LINE_BYTES) // 4
 
 
-def spans_of(plans: Sequence[Any], shared: Sequence[dict[str, Any]]) -> Spans:
+def spans_of(plans: Sequence[Any], shared: Sequence[dict[str, Any]], device: str = "cpu") -> Spans:
     """The lines of each set's plan (as sharing.describe made it), without the tensors that all calls share."""
     known = {place["offset"] for place in shared if place["bytes"]}
     own = [[each for each in _places(plan) if each["bytes"] >= LINE_BYTES] for plan in plans]
     kept = [[each for each in places if each["offset"] not in known] for places in own]
-    counts = torch.tensor([each["bytes"] // LINE_BYTES for each in kept[0]], dtype=torch.int64)
-    starts = torch.tensor([[each["offset"] for each in places] for places in kept], dtype=torch.int64)
-    return Spans(starts, counts.cumsum(0))
+    counts = [each["bytes"] // LINE_BYTES for each in kept[0]]
+    starts = torch.tensor([[each["offset"] for each in places] for places in kept], dtype=torch.int64, device=device)
+    return Spans(starts, torch.tensor(counts, dtype=torch.int64, device=device).cumsum(0), sum(counts))
 
 
 def _places(plan: Any) -> list[dict[str, Any]]:
@@ -94,19 +98,18 @@ class Reveals:
         """Put one set's lines in their places, by torch: where there is no queue to do it in a kernel."""
         self.words[_cells(self.offsets[index])] = self.lines[index].clone()  # both lie in the arena
 
-    def keep(self, spans: Spans, sets: Sequence[int], source: torch.Generator) -> torch.Tensor:
+    def keep(self, spans: Spans, sets: torch.Tensor, source: torch.Generator) -> torch.Tensor:
         """Draw lines of these sets' inputs and note what is there: until they are hidden, a call changes nothing.
 
-        Gives the words' indices, int64 [len(sets), count, 16].
+        `sets`: int64 [sets], on the arena's device. Gives the words' indices, int64 [sets, count, 16].
         """
-        offsets = spans.draw(sets, source).to(self.words.device)
+        offsets = spans.draw(sets, source)
         cells = _cells(offsets)
-        chosen = torch.tensor(list(sets), device=self.words.device)
-        self.offsets[chosen] = offsets
-        self.lines[chosen] = self.words[cells]
+        self.offsets[sets] = offsets
+        self.lines[sets] = self.words[cells]
         return cells
 
-    def hide(self, spans: Spans, sets: Sequence[int], source: torch.Generator) -> None:
+    def hide(self, spans: Spans, sets: torch.Tensor, source: torch.Generator) -> None:
         """Invert freshly drawn lines of these sets' inputs, and keep the right ones."""
         cells = self.keep(spans, sets, source)
         self.words[cells] = ~self.words[cells]
