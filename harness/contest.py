@@ -34,7 +34,7 @@ from harness.processes.pair import Pair, Setting
 from harness.processes.peer import printable
 from harness.progress import Listener, Progress, Stages
 from harness.record import Batch, Device, Outcome, ProblemVersion, Record, Software, Submission, TimingClass
-from harness.replication import mark
+from harness.replication import lost, mark
 from harness.timing.sampling import SHARED, Pace
 from harness.verify import verify
 
@@ -176,7 +176,8 @@ class _Contest:
             self._heat(heats, heats.round(self.seed, pace, watch))
             count = heats.number + 1
             if count >= MIN_HEATS:
-                if is_settled(self._entries()[:-1], self.contest.precision):
+                marked, _, _ = _marked(self._entries())
+                if is_settled(marked[:-1], self.contest.precision):
                     self.stopped_by = "precision"
                 elif budget.is_over:
                     self.stopped_by = "time"
@@ -269,7 +270,11 @@ class _Contest:
             complete=complete,
             stopped_by=self.stopped_by or "nothing left to compare",
             voided_share=share,
-            notes=(*dict.fromkeys(self.notes), *self._same_content()),
+            notes=(
+                *dict.fromkeys(self.notes),
+                *lost((case.name, case.batches) for entry in entries for case in entry.cases),
+                *self._same_content(),
+            ),
         )
 
     def _same_content(self) -> list[str]:
