@@ -31,7 +31,8 @@ from harness.statistics import (
 )
 
 LEVEL = 0.05
-"""How often any pair that differs in nothing may be called faster or slower."""
+"""How often any of the pairs that differ in nothing may be called faster or slower: over all cases together, and apart
+from that on any single case."""
 CONTROL_LEVEL = 0.01
 """The same for a kernel and its hidden copy."""
 EFFECT_SHARE = 0.0025
@@ -52,6 +53,7 @@ class CaseSamples:
     """The case as `key=value` words."""
     spec: dict[str, Scalar]
     outcome: Outcome
+    timing_class: TimingClass
     batches: tuple[Batch, ...] = ()
     """Each with its heat (`process`) and its `block` in it; empty where the case did not pass."""
 
@@ -68,6 +70,7 @@ class Entry:
     """The record it was taken from, None for a file."""
     outcome: Outcome
     timing_class: TimingClass
+    """host-synchronising if any case is."""
     cases: tuple[CaseSamples, ...]
 
 
@@ -79,7 +82,8 @@ class Ratio:
     ratio: float | None
     """None where it could not be had (INVALID)."""
     low: float | None = None
-    """Ends of the interval, at the confidence that is left to this pair among all pairs shown (Holm)."""
+    """Ends of the interval, at the confidence that is left to this question among all that are asked with it (Holm):
+    all pairs over all cases together, or all pairs on all single cases."""
     high: float | None = None
     heats: int = 0
     blocks: int = 0
@@ -233,7 +237,7 @@ def _by_block(batches: Sequence[Batch]) -> dict[tuple[int, int], float]:
 def question_of(first: Entry, second: Entry, case: int | None = None, doubt: str = "") -> Question:
     """One case, or (None) all of them: per heat, the mean over the cases, of which each heat must have all."""
     both = _cases(first, second, case)
-    invalid = doubt or _mismatch(first, second) or _lost(both)
+    invalid = doubt or _mismatch(first, second, case) or _lost(both)
     if invalid:
         return Question((), invalid=invalid)
     by_case = [pairings(a.batches, b.batches) for a, b in both]
@@ -247,16 +251,17 @@ def _cases(first: Entry, second: Entry, case: int | None) -> list[tuple[CaseSamp
     return both if case is None else [both[case]]
 
 
-def _mismatch(first: Entry, second: Entry) -> str:
-    """Why no number of heats would answer the question."""
+def _mismatch(first: Entry, second: Entry, case: int | None = None) -> str:
+    """Why no number of heats would answer the question; over all cases, one that is timed in two ways is enough."""
     for entry in (first, second):
         if entry.outcome.verdict != "passed":
             return f"{entry.label} {entry.outcome.verdict}: {entry.outcome.message}"
-    if first.timing_class != second.timing_class:
-        return (
-            f"{first.label} is timed as {first.timing_class}, {second.label} as {second.timing_class}: "
-            "their times have no common scale"
-        )
+    for mine, theirs in _cases(first, second, case):
+        if mine.timing_class != theirs.timing_class:
+            return (
+                f"on {mine.name}, {first.label} is timed as {mine.timing_class}, {second.label} as "
+                f"{theirs.timing_class}: their times have no common scale"
+            )
     return ""
 
 
@@ -270,19 +275,18 @@ def _lost(both: Sequence[tuple[CaseSamples, CaseSamples]]) -> str:
 
 
 def judge_pairs(entries: Sequence[Entry], doubt: str = "") -> tuple[PairResult, ...]:
-    """Every pair, overall and case by case; `doubt` makes all of it INVALID."""
+    """Every pair, overall and case by case; `doubt` makes all of it INVALID.
+
+    The overall verdicts are one family (`answer`), those of all pairs on all cases another: each calls any equal pair
+    different in one comparison of twenty. Many cases make the second less sensitive, and not the first.
+    """
     pairs = list(itertools.combinations(entries, 2))
     overall = answer([question_of(a, b, doubt=doubt) for a, b in pairs])
-    count = len(entries[0].cases) if entries else 0
-    by_case = [answer([question_of(a, b, case, doubt) for a, b in pairs]) for case in range(count)]
+    places = [(a, b, case) for a, b in pairs for case in range(len(a.cases))]
+    answers = iter(answer([question_of(a, b, case, doubt) for a, b, case in places]))
     return tuple(
-        PairResult(
-            a.label,
-            b.label,
-            overall[index],
-            tuple((a.cases[case].name, by_case[case][index]) for case in range(count)),
-        )
-        for index, (a, b) in enumerate(pairs)
+        PairResult(a.label, b.label, whole, tuple((case.name, next(answers)) for case in a.cases))
+        for (a, b), whole in zip(pairs, overall, strict=True)
     )
 
 

@@ -124,7 +124,8 @@ class _Contest:
         contenders = contest.contenders
         self.all = (*contenders, replace(contenders[self.copied], label=f"{contenders[self.copied].label} (copy)"))
         self.outcomes: list[Outcome] = [Outcome("passed") for _ in self.all]
-        self.classes: list[TimingClass | None] = [None for _ in self.all]
+        self.classes: list[dict[str, TimingClass]] = [{} for _ in self.all]
+        """By case: a kernel may wait for the GPU on some only."""
         self.forms: list[dict[str, Form | None]] = [{} for _ in self.all]
         self.samples: list[dict[str, list[Batch]]] = [{case.name: [] for case in self.cases} for _ in self.all]
         self.notes: tuple[str, ...] = ()
@@ -209,8 +210,8 @@ class _Contest:
                 return
             for index, timed in zip(active, found, strict=True):
                 self.forms[index][case.name] = timed.form
-                if self.classes[index] != "host-synchronising":
-                    self.classes[index] = timed.timing_class
+                if self.classes[index].get(case.name) != "host-synchronising":
+                    self.classes[index][case.name] = timed.timing_class
                 outcome = timed.result.outcome
                 if timed.result.timing is not None:
                     self.samples[index][case.name] += timed.result.timing.batches
@@ -235,14 +236,27 @@ class _Contest:
                 each.submission.sha256,
                 None if each.record is None else each.record.id,
                 self.outcomes[index],
-                self.classes[index] or untimed_class(self.contest.device),
+                self._class(index),
                 tuple(
-                    CaseSamples(case.name, dict(case.spec), self.outcomes[index], tuple(self.samples[index][case.name]))
+                    CaseSamples(
+                        case.name,
+                        dict(case.spec),
+                        self.outcomes[index],
+                        self.classes[index].get(case.name, untimed_class(self.contest.device)),
+                        tuple(self.samples[index][case.name]),
+                    )
                     for case in self.cases
                 ),
             )
             for index, each in enumerate(self.all)
         ]
+
+    def _class(self, index: int) -> TimingClass:
+        """Of a kernel's times together: one case that waits for the GPU makes it one that does."""
+        found = list(self.classes[index].values())
+        if "host-synchronising" in found:
+            return "host-synchronising"
+        return found[0] if found else untimed_class(self.contest.device)
 
     def comparison(self, stages_ns: dict[str, int]) -> Comparison:
         """Everything, frozen."""

@@ -42,7 +42,9 @@ def entry(
     outcome: Outcome = PASSED,
     timing_class: TimingClass = "gated",
 ) -> Entry:
-    own = tuple(CaseSamples(f"m={index}", spec(index), outcome, samples(each)) for index, each in enumerate(cases))
+    own = tuple(
+        CaseSamples(f"m={index}", spec(index), outcome, timing_class, samples(each)) for index, each in enumerate(cases)
+    )
     return Entry(label, label, "00", None, outcome, timing_class, own)
 
 
@@ -111,6 +113,23 @@ def test_a_kernel_that_failed_or_another_clock_makes_a_pair_invalid() -> None:
     assert "no common scale" in pairs["good", "waits"].reason
 
 
+def test_clocks_are_held_against_each_other_case_by_case() -> None:
+    """Each waits for the GPU on one case, and not on the same one."""
+    first, second = (entry(label, *[level(100, *STEADY)] * 3, timing_class="host-synchronising") for label in "ab")
+    first = replace(
+        first, cases=tuple(replace(each, timing_class="gated") for each in first.cases[:2]) + first.cases[2:]
+    )
+    second = replace(
+        second, cases=(second.cases[0], *(replace(each, timing_class="gated") for each in second.cases[1:]))
+    )
+    (pair,) = judge_pairs([first, second])
+    assert [ratio.verdict for _, ratio in pair.cases] == ["INVALID", "TIE", "INVALID"]
+    assert pair.overall.verdict == "INVALID"
+    assert pair.overall.reason.startswith("on m=0, a is timed as gated, b as host-synchronising: ")
+    assert pair.cases[2][1].reason.startswith("on m=2, a is timed as host-synchronising, b as gated: ")
+    assert is_settled([first, second], 0.0025)  # no further heat would help
+
+
 def test_a_case_without_a_block_left_is_named_and_waited_for() -> None:
     first, second = (entry(label, level(100, *STEADY), level(100, *STEADY)) for label in "ab")
     gone = replace(second.cases[1], batches=tuple(replace(each, is_voided=True) for each in second.cases[1].batches))
@@ -145,6 +164,28 @@ def test_many_pairs_are_held_to_more_than_one_is() -> None:
     crowded = answer([close, *noise])[0]
     assert crowded.verdict == "UNRESOLVED"
     assert crowded.low is not None and alone.low is not None and crowded.low < alone.low
+
+
+def test_overall_verdicts_do_not_pay_for_the_number_of_cases() -> None:
+    close = [[100 * (1 + share)] * 2 for share in (0.010, 0.012, 0.0065, 0.0155)]
+    same = level(100, 0.0, 0.0, 0.0, 0.0)
+    one, many = (judge_pairs([entry("a", *[close] * count), entry("b", *[same] * count)])[0] for count in (1, 10))
+    assert one.overall == replace(many.overall, blocks=one.overall.blocks)
+    assert one.overall.verdict == one.cases[0][1].verdict == "SLOWER"
+    assert many.overall.verdict == "SLOWER"
+    assert {ratio.verdict for _, ratio in many.cases} == {"UNRESOLVED"}
+
+
+def test_any_of_ten_equal_cases_is_seldom_called_different() -> None:
+    """Held to 5 % each, 38 % of such comparisons called at least one of them faster or slower."""
+    draw = random.Random(12)
+
+    def one(label: str) -> Entry:
+        return entry(label, *([[draw.gauss(20_000, 200)] for _ in range(4)] for _ in range(10)))
+
+    pairs = [judge_pairs([one("a"), one("b")])[0] for _ in range(300)]
+    alarms = sum(any(ratio.verdict in ("FASTER", "SLOWER") for _, ratio in pair.cases) for pair in pairs)
+    assert alarms <= 18
 
 
 def test_ranks_are_ranges_where_kernels_are_not_told_apart() -> None:

@@ -28,7 +28,7 @@ INVALID = Ratio("INVALID", None, reason="clocks of two kinds: gated and cpu")
 def samples(m: int, time_ns: float, outcome: Outcome = PASSED) -> CaseSamples:
     spec: dict[str, Scalar] = {"m": m, "n": 2112, "seed": 81230 + m}
     readings: tuple[Batch, ...] = (batch(time_ns),) * 8 if outcome.verdict == "passed" else ()
-    return CaseSamples(" ".join(f"{key}={value}" for key, value in spec.items()), spec, outcome, readings)
+    return CaseSamples(" ".join(f"{key}={value}" for key, value in spec.items()), spec, outcome, "gated", readings)
 
 
 def entry(label: str, times: Sequence[float] = (8000.0, 16000.0), outcome: Outcome = PASSED) -> Entry:
