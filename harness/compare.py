@@ -8,6 +8,7 @@ differ by more than their batches do.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import statistics
@@ -16,10 +17,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.record import Batch, Device, Outcome, ProblemVersion, Scalar, Software, TimingClass
-from harness.statistics import Summary, holm, p_value, score, student_t, t_interval, trimmed_mean
+from harness.statistics import (
+    LOOKS,
+    Summary,
+    holm,
+    is_lost,
+    looked,
+    p_value,
+    score,
+    student_t,
+    t_interval,
+    trimmed_mean,
+)
 
 LEVEL = 0.05
-"""How often any pair that differs in nothing may be called faster or slower."""
+"""How often any of the pairs that differ in nothing may be called faster or slower: over all cases together, and apart
+from that on any single case."""
 CONTROL_LEVEL = 0.01
 """The same for a kernel and its hidden copy."""
 EFFECT_SHARE = 0.0025
@@ -40,6 +53,7 @@ class CaseSamples:
     """The case as `key=value` words."""
     spec: dict[str, Scalar]
     outcome: Outcome
+    timing_class: TimingClass
     batches: tuple[Batch, ...] = ()
     """Each with its heat (`process`) and its `block` in it; empty where the case did not pass."""
 
@@ -56,6 +70,7 @@ class Entry:
     """The record it was taken from, None for a file."""
     outcome: Outcome
     timing_class: TimingClass
+    """host-synchronising if any case is."""
     cases: tuple[CaseSamples, ...]
 
 
@@ -67,7 +82,8 @@ class Ratio:
     ratio: float | None
     """None where it could not be had (INVALID)."""
     low: float | None = None
-    """Ends of the interval, at the confidence that is left to this pair among all pairs shown (Holm)."""
+    """Ends of the interval, at the confidence that is left to this question among all that are asked with it (Holm):
+    all pairs over all cases together, or all pairs on all single cases."""
     high: float | None = None
     heats: int = 0
     blocks: int = 0
@@ -148,9 +164,13 @@ class Question:
 
 
 def answer(questions: Sequence[Question], level: float = LEVEL) -> list[Ratio]:
-    """The verdicts on questions that are asked together: faster or slower at `level` for all of them (Holm)."""
+    """The verdicts on questions that are asked together: faster or slower at `level` for all of them (Holm).
+
+    That level, and that of ties, holds for heats that ended when an interval was narrow enough (`looked`).
+    """
     asked = [index for index, question in enumerate(questions) if not question.invalid]
-    held = dict(zip(asked, holm([p_value(questions[index].means) for index in asked], level), strict=True))
+    found = holm([p_value(questions[index].means) for index in asked], 1 - looked(1 - level))
+    held = dict(zip(asked, found, strict=True))
     return [
         _ratio(question, *held[index]) if index in held else Ratio("INVALID", None, reason=question.invalid)
         for index, question in enumerate(questions)
@@ -177,7 +197,7 @@ def _ratio(question: Question, differs: bool, level: float) -> Ratio:
 
 def _is_tie(means: Sequence[float]) -> bool:
     """The 90 % interval lies inside the tie band: two one-sided tests at 5 % each."""
-    found = t_interval(means, TIE_CONFIDENCE)
+    found = t_interval(means, looked(TIE_CONFIDENCE))
     return found is not None and math.log1p(-TIE_SHARE) <= found[0] and found[1] <= math.log1p(TIE_SHARE)
 
 
@@ -188,9 +208,13 @@ def _more_blocks(means: Sequence[float], blocks: int, level: float) -> int | Non
         return None
     middle, spread = abs(statistics.fmean(means)), statistics.stdev(means)
     wanted = middle if middle >= EFFECT_SHARE else TIE_SHARE - middle
-    confidence = 1 - level if middle >= EFFECT_SHARE else TIE_CONFIDENCE
-    heats = next((n for n in range(count, 200) if student_t(confidence, n - 1) * spread / math.sqrt(n) <= wanted), 200)
-    return max(1, heats - count) * math.ceil(blocks / count)
+    confidence = 1 - level if middle >= EFFECT_SHARE else looked(TIE_CONFIDENCE)
+
+    def suffices(heats: int) -> bool:
+        return student_t(confidence, heats - 1) * spread / math.sqrt(heats) <= wanted
+
+    more = bisect.bisect_left(range(count, 200), True, key=suffices)
+    return max(1, more) * math.ceil(blocks / count)
 
 
 def pairings(first: Sequence[Batch], second: Sequence[Batch]) -> dict[int, tuple[float, ...]]:
@@ -212,45 +236,57 @@ def _by_block(batches: Sequence[Batch]) -> dict[tuple[int, int], float]:
 
 def question_of(first: Entry, second: Entry, case: int | None = None, doubt: str = "") -> Question:
     """One case, or (None) all of them: per heat, the mean over the cases, of which each heat must have all."""
-    invalid = doubt or _mismatch(first, second)
+    both = _cases(first, second, case)
+    invalid = doubt or _mismatch(first, second, case) or _lost(both)
     if invalid:
         return Question((), invalid=invalid)
-    both = list(zip(first.cases, second.cases, strict=True))
-    by_case = [pairings(a.batches, b.batches) for a, b in (both if case is None else [both[case]])]
+    by_case = [pairings(a.batches, b.batches) for a, b in both]
     heats = sorted(set.intersection(*(set(each) for each in by_case))) if by_case else []
     means = tuple(statistics.fmean(trimmed_mean(each[heat]) for each in by_case) for heat in heats)
     return Question(means, sum(min(len(each[heat]) for each in by_case) for heat in heats))
 
 
-def _mismatch(first: Entry, second: Entry) -> str:
+def _cases(first: Entry, second: Entry, case: int | None) -> list[tuple[CaseSamples, CaseSamples]]:
+    both = list(zip(first.cases, second.cases, strict=True))
+    return both if case is None else [both[case]]
+
+
+def _mismatch(first: Entry, second: Entry, case: int | None = None) -> str:
+    """Why no number of heats would answer the question; over all cases, one that is timed in two ways is enough."""
     for entry in (first, second):
         if entry.outcome.verdict != "passed":
             return f"{entry.label} {entry.outcome.verdict}: {entry.outcome.message}"
-    if first.timing_class != second.timing_class:
-        return (
-            f"{first.label} is timed as {first.timing_class}, {second.label} as {second.timing_class}: "
-            "their times have no common scale"
-        )
+    for mine, theirs in _cases(first, second, case):
+        if mine.timing_class != theirs.timing_class:
+            return (
+                f"on {mine.name}, {first.label} is timed as {mine.timing_class}, {second.label} as "
+                f"{theirs.timing_class}: their times have no common scale"
+            )
     return ""
+
+
+def _lost(both: Sequence[tuple[CaseSamples, CaseSamples]]) -> str:
+    """That a case has no block left, if so."""
+    names = (mine.name for mine, theirs in both if is_lost(mine.batches) or is_lost(theirs.batches))
+    return next((f"on {name}, every block was voided: the referee's own kernels moved" for name in names), "")
 
 
 # --- all pairs ---------------------------------------------------------------------------------------------
 
 
 def judge_pairs(entries: Sequence[Entry], doubt: str = "") -> tuple[PairResult, ...]:
-    """Every pair, overall and case by case; `doubt` makes all of it INVALID."""
+    """Every pair, overall and case by case; `doubt` makes all of it INVALID.
+
+    The overall verdicts are one family (`answer`), those of all pairs on all cases another: each calls any equal pair
+    different in one comparison of twenty. Many cases make the second less sensitive, and not the first.
+    """
     pairs = list(itertools.combinations(entries, 2))
     overall = answer([question_of(a, b, doubt=doubt) for a, b in pairs])
-    count = len(entries[0].cases) if entries else 0
-    by_case = [answer([question_of(a, b, case, doubt) for a, b in pairs]) for case in range(count)]
+    places = [(a, b, case) for a, b in pairs for case in range(len(a.cases))]
+    answers = iter(answer([question_of(a, b, case, doubt) for a, b, case in places]))
     return tuple(
-        PairResult(
-            a.label,
-            b.label,
-            overall[index],
-            tuple((a.cases[case].name, by_case[case][index]) for case in range(count)),
-        )
-        for index, (a, b) in enumerate(pairs)
+        PairResult(a.label, b.label, whole, tuple((case.name, next(answers)) for case in a.cases))
+        for (a, b), whole in zip(pairs, overall, strict=True)
     )
 
 
@@ -260,12 +296,17 @@ def judge_control(original: Entry, control: Entry) -> Ratio:
 
 
 def is_settled(entries: Sequence[Entry], precision: float) -> bool:
-    """Whether every pair's 95 % interval reaches at most `precision` to either side. Never looks at what it says."""
+    """Whether this is a look, and every pair's 95 % interval reaches at most `precision` to either side at it.
+
+    Looks are few (`LOOKS`); none looks at what an interval says. Batches must have been marked. A pair that cannot be
+    compared is not waited for.
+    """
+    if len({batch.process for entry in entries for case in entry.cases for batch in case.batches}) not in LOOKS:
+        return False
     for first, second in itertools.combinations(entries, 2):
-        question = question_of(first, second)
-        if question.invalid:
+        if _mismatch(first, second):
             continue
-        found = t_interval(question.means, 1 - LEVEL)
+        found = t_interval(question_of(first, second).means, looked(1 - LEVEL))
         if found is None or (found[1] - found[0]) / 2 > precision:
             return False
     return True

@@ -34,7 +34,7 @@ from harness.processes.pair import Pair, Setting
 from harness.processes.peer import printable
 from harness.progress import Listener, Progress, Stages
 from harness.record import Batch, Device, Outcome, ProblemVersion, Record, Software, Submission, TimingClass
-from harness.replication import mark
+from harness.replication import lost, mark
 from harness.timing.sampling import SHARED, Pace
 from harness.verify import verify
 
@@ -124,7 +124,8 @@ class _Contest:
         contenders = contest.contenders
         self.all = (*contenders, replace(contenders[self.copied], label=f"{contenders[self.copied].label} (copy)"))
         self.outcomes: list[Outcome] = [Outcome("passed") for _ in self.all]
-        self.classes: list[TimingClass | None] = [None for _ in self.all]
+        self.classes: list[dict[str, TimingClass]] = [{} for _ in self.all]
+        """By case: a kernel may wait for the GPU on some only."""
         self.forms: list[dict[str, Form | None]] = [{} for _ in self.all]
         self.samples: list[dict[str, list[Batch]]] = [{case.name: [] for case in self.cases} for _ in self.all]
         self.notes: tuple[str, ...] = ()
@@ -176,7 +177,8 @@ class _Contest:
             self._heat(heats, heats.round(self.seed, pace, watch))
             count = heats.number + 1
             if count >= MIN_HEATS:
-                if is_settled(self._entries()[:-1], self.contest.precision):
+                marked, _, _ = _marked(self._entries())
+                if is_settled(marked[:-1], self.contest.precision):
                     self.stopped_by = "precision"
                 elif budget.is_over:
                     self.stopped_by = "time"
@@ -208,8 +210,8 @@ class _Contest:
                 return
             for index, timed in zip(active, found, strict=True):
                 self.forms[index][case.name] = timed.form
-                if self.classes[index] != "host-synchronising":
-                    self.classes[index] = timed.timing_class
+                if self.classes[index].get(case.name) != "host-synchronising":
+                    self.classes[index][case.name] = timed.timing_class
                 outcome = timed.result.outcome
                 if timed.result.timing is not None:
                     self.samples[index][case.name] += timed.result.timing.batches
@@ -234,14 +236,27 @@ class _Contest:
                 each.submission.sha256,
                 None if each.record is None else each.record.id,
                 self.outcomes[index],
-                self.classes[index] or untimed_class(self.contest.device),
+                self._class(index),
                 tuple(
-                    CaseSamples(case.name, dict(case.spec), self.outcomes[index], tuple(self.samples[index][case.name]))
+                    CaseSamples(
+                        case.name,
+                        dict(case.spec),
+                        self.outcomes[index],
+                        self.classes[index].get(case.name, untimed_class(self.contest.device)),
+                        tuple(self.samples[index][case.name]),
+                    )
                     for case in self.cases
                 ),
             )
             for index, each in enumerate(self.all)
         ]
+
+    def _class(self, index: int) -> TimingClass:
+        """Of a kernel's times together: one case that waits for the GPU makes it one that does."""
+        found = list(self.classes[index].values())
+        if "host-synchronising" in found:
+            return "host-synchronising"
+        return found[0] if found else untimed_class(self.contest.device)
 
     def comparison(self, stages_ns: dict[str, int]) -> Comparison:
         """Everything, frozen."""
@@ -269,7 +284,11 @@ class _Contest:
             complete=complete,
             stopped_by=self.stopped_by or "nothing left to compare",
             voided_share=share,
-            notes=(*dict.fromkeys(self.notes), *self._same_content()),
+            notes=(
+                *dict.fromkeys(self.notes),
+                *lost((case.name, case.batches) for entry in entries for case in entry.cases),
+                *self._same_content(),
+            ),
         )
 
     def _same_content(self) -> list[str]:

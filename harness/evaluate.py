@@ -39,7 +39,7 @@ from harness.record import (
     Submission,
     TimingClass,
 )
-from harness.replication import is_enough, merge, void
+from harness.replication import is_enough, lost, merge, void
 from harness.roofline import floor_for, rates_for
 from harness.timing.sampling import SHARED, Pace
 from harness.verify import result, verify
@@ -150,13 +150,12 @@ class _Run:
             loaded = heats.load() if heats.number else []
             broken = next((each for each in loaded if isinstance(each, Outcome)), None)
             self._heat(heats, watch, found, broken, budget)
-            merged = [merge(found[case.name]) for case in self.benchmarks]
+            merged, self.unsteady = void([merge(found[case.name]) for case in self.benchmarks])
             if any(each.outcome.verdict != "passed" for each in merged) or self._is_over(heats, merged, budget):
                 break
             self.listen(Progress("start another process"))
             heats.next()
-        steady, self.unsteady = void(merged)
-        self.results += [self._beside_roofline(case, heats.court) for case in steady]
+        self.results += [self._beside_roofline(case, heats.court) for case in merged]
 
     def _heat(
         self,
@@ -218,6 +217,7 @@ class _Run:
     def look_at(self, court: Court, heats: Heats, watch: Monitor | Missing) -> None:
         """What the record says of the machine, while its processes are there."""
         notes = heats.notes
+        notes += lost((each.name, each.timing.batches) for each in self.results if each.timing is not None)
         if isinstance(watch, Missing) and self.request.device != "cpu":
             notes += (f"clocks, power and other processes are not recorded: {watch.reason}",)
         device, software = machine(court, watch)

@@ -173,7 +173,15 @@ def _explain(
 
 def _share(mask: torch.Tensor) -> str:
     count, total = int(mask.sum()), mask.numel()
-    return f"all {total} elements" if count == total else f"{count} of {total} elements ({100 * count / total:.2g} %)"
+    return f"all {total} elements" if count == total else f"{count} of {total} elements ({_percent(count, total)})"
+
+
+def _percent(count: int, total: int) -> str:
+    """A share of some but not all, never rounded to none or all."""
+    percent = 100 * count / total
+    if percent < 0.001:
+        return "< 0.001 %"
+    return "> 99.9 %" if percent > 99.9 else f"{percent:.{3 if percent >= 99 else 2}g} %"
 
 
 def _kinds(values: torch.Tensor) -> str:

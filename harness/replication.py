@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from harness.record import Batch, CaseResult, Judgement, StoppedBy
-from harness.statistics import score
+from harness.statistics import LOOKS, is_lost, score
 
 CANARY_SHARE = 0.02
 """A canary that is further than this from its median over the run on the same case voids the batches beside it."""
@@ -49,12 +49,25 @@ def _worst(judgements: Sequence[Judgement]) -> Judgement | None:
 
 
 def is_enough(results: Sequence[CaseResult], precision: float) -> bool:
-    """Whether the score's 95 % interval between the processes so far reaches at most `precision` to either side."""
+    """Whether this is a look, and the score's 95 % interval reaches at most `precision` to either side at it.
+
+    Looks are few (`LOOKS`), and what they look at is the interval that is shown in the end. Batches must have been
+    marked (`void`). Never while all batches of a case are voided.
+    """
     timed = [each.timing.batches for each in results if each.timing is not None]
-    if not timed or len({batch.process for batches in timed for batch in batches}) < 2:
+    if len({batch.process for batches in timed for batch in batches}) not in LOOKS or any(map(is_lost, timed)):
         return False
     half = score(timed).half_width
     return half is not None and half <= precision
+
+
+def lost(cases: Iterable[tuple[str, Sequence[Batch]]]) -> tuple[str, ...]:
+    """What there is to say of cases (name and batches) all of whose batches were voided, once each."""
+    names = dict.fromkeys(name for name, batches in cases if is_lost(batches))
+    return tuple(
+        f"{name}: the referee's own kernels moved beside every batch, and its time is one of voided batches"
+        for name in names
+    )
 
 
 def void(results: Sequence[CaseResult]) -> tuple[tuple[CaseResult, ...], str]:

@@ -3,8 +3,9 @@
 In one process, a case's time is the 10 % trimmed mean of its batches' times per call, worked in logarithms (times vary
 by factors, not by differences). Intervals come from whole batches, since the calls of a batch share its flush, its
 clocks and its contents. Over several processes it is the mean of theirs, and the interval comes from the processes
-first: each has its own luck with where its memory landed, and no number of batches in one of them shows that. Batches
-that were voided count nowhere. Equal readings give equal numbers on every machine: nothing here draws from outside.
+first: each has its own luck with where its memory landed, and no number of batches in one of them shows that. Such an
+interval is wide enough for a run that ended when it was narrow enough (`looked`). Batches that were voided count
+nowhere. Equal readings give equal numbers on every machine: nothing here draws from outside.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ MIN_BATCHES = 8
 """Below this many batches a bootstrap knows too little: Student's t alone gives the interval."""
 MIN_LOOK = 4
 """Fewer batches than this are never called precise."""
+LOOKS = (3, 4, 8, 12, 16, 24)
+"""Numbers of processes after which a run may end because its interval is narrow enough, and after no others."""
 
 Interval = tuple[float, float]
 
@@ -56,6 +59,7 @@ def summarise(batches: Sequence[Batch], confidence: float = 0.95) -> Summary:
 
     A batch that read no longer than the empty one beside it has no logarithm. If there is one, mean and interval
     are those of the times themselves, and the low end is 0: such readings do not tell the call from nothing.
+    Between several processes the interval covers so often whichever look ended the run (`looked`).
     """
     kept = counted(batches)
     times = [batch.per_call_ns for batch in kept]
@@ -63,12 +67,18 @@ def summarise(batches: Sequence[Batch], confidence: float = 0.95) -> Summary:
         return _near_nothing(times, confidence)
     processes = [[math.log(batch.per_call_ns) for batch in each] for each in by_process(kept)]
     middle = trimmed_mean([trimmed_mean(logs) for logs in processes])
-    return _from_logs(middle, hierarchical_interval(processes, confidence), len(times))
+    nominal = looked(confidence) if len(processes) > 1 else confidence
+    return _from_logs(middle, hierarchical_interval(processes, nominal), len(times))
 
 
 def counted(batches: Sequence[Batch]) -> list[Batch]:
     """The batches that were not voided; all of them where none is left."""
     return [batch for batch in batches if not batch.is_voided] or list(batches)
+
+
+def is_lost(batches: Sequence[Batch]) -> bool:
+    """Whether there are batches and every one of them was voided: a time is then one of voided batches."""
+    return bool(batches) and all(batch.is_voided for batch in batches)
 
 
 def by_process(batches: Sequence[Batch]) -> list[list[Batch]]:
@@ -121,9 +131,10 @@ def claimed_ns(timing: Timing) -> float | None:
 def score(cases: Sequence[Sequence[Batch]], confidence: float = 0.95) -> Summary:
     """The geometric mean of at least one case's time over its batches, with its interval.
 
-    Over processes that timed all cases it is hierarchical: a process is right or wrong in all its cases together. A
-    process that lost one of them (all its batches voided, or one not told from nothing) is left out; where only one
-    is left of several, nothing bounds the score. In one process, cases are taken as independent (`geometric_mean`).
+    Over processes that timed all cases it is hierarchical: a process is right or wrong in all its cases together; and
+    it covers as often as `confidence` says, whichever look ended the run (`looked`). A process that lost one of them
+    (all its batches voided, or one not told from nothing) is left out; where only one is left of several, nothing
+    bounds the score. In one process, cases are taken as independent (`geometric_mean`).
     """
     kept = [{each[0].process: each for each in by_process(counted(batches))} for batches in cases]
     several = any(len(by_process(batches)) > 1 for batches in cases)
@@ -140,7 +151,7 @@ def score(cases: Sequence[Sequence[Batch]], confidence: float = 0.95) -> Summary
     chosen = [[each[number] for number in whole] for each in kept]
     means = process_means(chosen)
     count = sum(len(each) for processes in chosen for each in processes)
-    return _from_logs(trimmed_mean(means), interval(means, confidence), count)
+    return _from_logs(trimmed_mean(means), interval(means, looked(confidence)), count)
 
 
 def process_means(cases: Sequence[Sequence[Sequence[Batch]]]) -> list[float]:
@@ -226,6 +237,17 @@ def hierarchical_interval(groups: Sequence[Sequence[float]], confidence: float) 
     if len(groups) == 1:
         return interval(groups[0], confidence)
     return interval([trimmed_mean(values) for values in groups], confidence)
+
+
+def looked(confidence: float) -> float:
+    """What to ask of an interval between processes, so that it covers `confidence` after a run that ended on its width.
+
+    Such a run ends when its values happen to lie close together, which is when an interval misses: half of the errors
+    is left for that. Simulated with normal values of every spread, looks at `LOOKS` up to 12 or 24 and a run ended by
+    this interval's own width, what is called 95 % covers 94.5 % at the least. A plain 95 % interval covers 90 % at the
+    least where every count is a look, and 91 % where the run ends on one of 99 %: that only moves the worst spread.
+    """
+    return (1 + confidence) / 2
 
 
 def t_interval(values: Sequence[float], confidence: float) -> Interval | None:

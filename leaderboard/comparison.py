@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from rich.console import Group, RenderableType
@@ -26,6 +27,8 @@ ALL_PAIRS = 3
 """With more kernels than this, only neighbours in the standings are shown case by case."""
 TRACK = 31
 """Characters of a bar; odd, so that "equal" has one of its own."""
+FAR = 10.0
+"""Ends of an interval beyond this, as a share, are only said to be beyond it."""
 
 Times = dict[tuple[str, str], str]
 """A kernel's time on a case as it is shown, by label and case name."""
@@ -33,12 +36,13 @@ Times = dict[tuple[str, str], str]
 
 def comparison_lines(comparison: Comparison) -> list[RenderableType]:
     """The whole comparison for a terminal, to be printed one below the other."""
-    shown = neighbours(comparison)
+    shown = [pair for pair in neighbours(comparison) if pair.cases]
     times, words = case_times(comparison), case_words(comparison)
-    tables = [_case_table(pair, times, words) for pair in shown if pair.cases]
+    tables = [_case_table(pair, times, words) for pair in shown]
     said = common_words(comparison) if tables else ""
     dim = [f"every case: {said}"] if said else []
-    if len(shown) < len(comparison.pairs):
+    dim += ["verdicts of single cases: sure for all pairs and cases together"] if tables else []
+    if len(comparison.entries) > ALL_PAIRS:
         dim.append("case by case: neighbours in the standings only; all pairs are in --json")
     return [
         _standings_table(comparison),
@@ -97,8 +101,9 @@ def _known(ratio: Ratio) -> tuple[float, float, float] | None:
 
 
 def _digits(known: tuple[float, float, float]) -> int:
-    """Digits after the point, as many as the interval makes worth reading."""
-    return 2 if (known[2] - known[0]) / 2 < 0.001 else 1
+    """Digits after the point, as many as the interval makes worth reading, and fewer of large numbers."""
+    most = max(abs(end - 1) for end in known)
+    return min(2 if (known[2] - known[0]) / 2 < 0.001 else 1, 2 if most < 0.1 else 1 if most < 1 else 0)
 
 
 def _number(share: float, digits: int, sign: str = "") -> str:
@@ -107,7 +112,9 @@ def _number(share: float, digits: int, sign: str = "") -> str:
 
 
 def _extent(low: float, high: float, digits: int, sign: str = "") -> str:
-    return f"{_number(low, digits, sign)} … {_number(high, digits, sign)} %"
+    far = f">{_number(FAR, 0, sign)}"
+    ends = [far if end > FAR else _number(end, digits, sign) for end in (low, high)]
+    return f"{ends[0]} … {ends[1]} %" if low <= FAR else f"{far} %"
 
 
 def _count(number: int, noun: str) -> str:
@@ -119,7 +126,31 @@ def _count(number: int, noun: str) -> str:
 
 def sentences(comparison: Comparison) -> list[tuple[str, PairVerdict, str]]:
     """A sentence per pair: what stands before the verdict, the verdict, and what stands after it."""
-    return [_sentence(pair) for pair in comparison.pairs]
+    return [_sentence(pair) for pair in spoken(comparison)]
+
+
+def spoken(comparison: Comparison) -> list[PairResult]:
+    """The pairs, every reason in them once: a failed kernel's stands with its outcome, a pair's is not its cases' too.
+
+    A pair with a failed kernel has no cases.
+    """
+    return [_spoken(pair, failures(comparison)) for pair in comparison.pairs]
+
+
+def failures(comparison: Comparison) -> dict[str, str]:
+    """The verdicts on the kernels that did not pass, by label."""
+    return {each.label: each.outcome.verdict for each in comparison.entries if each.outcome.verdict != "passed"}
+
+
+def _spoken(pair: PairResult, failed: dict[str, str]) -> PairResult:
+    them = [f"{label} did not pass ({failed[label]})" for label in (pair.first, pair.second) if label in failed]
+    if them:
+        return replace(pair, overall=replace(pair.overall, reason=", ".join(them)), cases=())
+    said = pair.overall.reason
+    return replace(
+        pair,
+        cases=tuple((name, replace(each, reason="") if each.reason == said else each) for name, each in pair.cases),
+    )
 
 
 def _sentence(pair: PairResult) -> tuple[str, PairVerdict, str]:
@@ -152,11 +183,12 @@ def _effect(known: tuple[float, float, float]) -> str:
 
 def neighbours(comparison: Comparison) -> list[PairResult]:
     """The pairs to show case by case: all of them of a few kernels, else those next to each other in the standings."""
+    pairs = spoken(comparison)
     if len(comparison.entries) <= ALL_PAIRS:
-        return list(comparison.pairs)
+        return pairs
     ranked = [each.label for each in comparison.standings if each.rank is not None]
     adjacent = [{first, second} for first, second in pairwise(ranked)]
-    return [pair for pair in comparison.pairs if {pair.first, pair.second} in adjacent]
+    return [pair for pair in pairs if {pair.first, pair.second} in adjacent]
 
 
 # --- standings ---------------------------------------------------------------------------------------------
@@ -294,7 +326,8 @@ def remarks(comparison: Comparison) -> list[tuple[str, str]]:
     if comparison.voided_share:
         lines.append(f"{percent(comparison.voided_share)} of the blocks voided, alike for all kernels")
     said = [(line, "dim") for line in (*lines, *comparison.notes)]
-    said += [] if comparison.control_of is None else [_control(comparison.control_of, comparison.control_result)]
+    if comparison.control_of is not None and comparison.control_of not in failures(comparison):
+        said.append(_control(comparison.control_of, comparison.control_result))
     if not comparison.complete:
         why = f" ({comparison.stopped_by})" if comparison.stopped_by else ""
         said.append((f"stopped early{why}: what was measured so far", "yellow"))

@@ -17,6 +17,7 @@ from leaderboard.comparison import (
     remarks,
     scale_of,
     sentences,
+    spoken,
     standing_rows,
 )
 from leaderboard.tables import plain
@@ -57,7 +58,8 @@ def comparison_html(comparison: Comparison) -> str:
     kernels = ", ".join(plain(each.label) for each in comparison.entries)
     title = escape(plain(f"{comparison.problem.name}: {kernels}"))
     times, words = case_times(comparison), case_words(comparison)
-    overall = [(f"{plain(pair.first)} / {plain(pair.second)}", pair.overall, "") for pair in comparison.pairs]
+    pairs = spoken(comparison)
+    overall = [(f"{plain(pair.first)} / {plain(pair.second)}", pair.overall, "") for pair in pairs]
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -71,7 +73,7 @@ def comparison_html(comparison: Comparison) -> str:
             "<h2>Standings</h2>",
             *_standings(comparison),
             *(_section("All cases together", overall) if overall else []),
-            *(line for pair in comparison.pairs if pair.cases for line in _pair_section(pair, times, words)),
+            *(line for pair in pairs if pair.cases for line in _pair_section(pair, times, words)),
             *_footer(comparison),
             "</body></html>",
             "",
@@ -115,7 +117,10 @@ def _footer(comparison: Comparison) -> list[str]:
     said = [line for line, style in remarks(comparison) if style == "dim"]
     common = common_words(comparison)
     said += [f"every case: {common}"] if common else []
-    said.append("intervals: at the confidence left to each of all pairs (Holm); standings: 95 %")
+    said.append(
+        "intervals: at the confidence left to each of all pairs, or case by case of all pairs and cases (Holm); "
+        "standings: 95 %"
+    )
     said.append(", ".join([*versions, software.system]))
     said.append(f"comparison {comparison.id}, {comparison.created}")
     return ['<footer class="dim">', *(f"<div>{escape(plain(line))}</div>" for line in said), "</footer>"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import combinations
 
@@ -28,7 +29,7 @@ INVALID = Ratio("INVALID", None, reason="clocks of two kinds: gated and cpu")
 def samples(m: int, time_ns: float, outcome: Outcome = PASSED) -> CaseSamples:
     spec: dict[str, Scalar] = {"m": m, "n": 2112, "seed": 81230 + m}
     readings: tuple[Batch, ...] = (batch(time_ns),) * 8 if outcome.verdict == "passed" else ()
-    return CaseSamples(" ".join(f"{key}={value}" for key, value in spec.items()), spec, outcome, readings)
+    return CaseSamples(" ".join(f"{key}={value}" for key, value in spec.items()), spec, outcome, "gated", readings)
 
 
 def entry(label: str, times: Sequence[float] = (8000.0, 16000.0), outcome: Outcome = PASSED) -> Entry:
@@ -181,7 +182,7 @@ def test_a_wide_terminal_shows_everything() -> None:
         "     IndexError: 3",
         "",
         "a.py is FASTER than b.py: 3.2 % less time (2.9 … 3.5 %), 12 blocks",
-        "a.py against c.py is INVALID: c.py crashed",
+        "a.py against c.py is INVALID: c.py did not pass (crashed)",
         "",
         "a.py against b.py, case by case",
         "case      a.py      b.py  difference       interval  verdict     −5 % faster    0    slower +5 %",
@@ -190,6 +191,7 @@ def test_a_wide_terminal_shows_everything() -> None:
         "m=32  16.00 µs  16.00 µs       0.0 %  −1.0 … +1.0 %  UNRESOLVED  ────────────▒▒▒█▒▒▒────────────",
         "",
         "every case: n=2112",
+        "verdicts of single cases: sure for all pairs and cases together",
         "NVIDIA H200 (sm_90)",
         "GPU time, read from outside",
         "12 blocks in 3 heats, each with fresh processes",
@@ -201,6 +203,56 @@ def test_a_narrow_terminal_leaves_out_the_bar_first() -> None:
     lines = shown(three(), 80)
     assert lines[11] == "case      a.py      b.py  difference       interval  verdict"
     assert lines[14] == "m=32  16.00 µs  16.00 µs       0.0 %  −1.0 … +1.0 %  UNRESOLVED"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [
+        (Ratio("UNRESOLVED", 3.4, 0.15, 8.7), "+240 %     −85 … +770 %"),
+        (Ratio("UNRESOLVED", 3.4, 0.15, 1e43), "+240 %  −85 … >+1000 %"),
+        (Ratio("SLOWER", 250.0, 240.0, 260.0), "+24900 %       >+1000 %"),
+        (Ratio("SLOWER", 2.9999, 2.9995, 3.0004), "+200 %   +200 … +200 %"),
+        (Ratio("SLOWER", 1.2535, 1.2531, 1.2541), "+25.4 %  +25.3 … +25.4 %"),
+        (Ratio("TIE", 0.9998, 0.9991, 1.0005), "−0.02 %  −0.09 … +0.05 %"),
+    ],
+)
+def test_a_verdict_stands_in_its_own_line_however_wide_the_interval(ratio: Ratio, words: str) -> None:
+    first, second = "a_kernel_with_a_long_name.py", "another_kernel_with_a_long_name.py"
+    entries = [entry(first, (123_456_789.0, 8000.0)), entry(second, (123_456_789.0, 8000.0))]
+    (row, *_) = [
+        line for line in shown(comparison([pair(first, second, TIE, ratio, TIE)], entries), 80) if "m=16" in line
+    ]
+    assert row.endswith(f"  {ratio.verdict}")
+    assert " ".join(words.split()) in " ".join(row.split())
+
+
+def failed() -> Comparison:
+    """Of two kernels, the one that has the hidden copy fails; every question says so, as the referee has it."""
+    why = Outcome("wrong", "m=16: row 3 is 0.7 off; element [3, 1] is 0, expected 2", "test")
+    no = Ratio("INVALID", None, reason=f"bad.py wrong: {why.message}")
+    places = [standing("good.py", 8000.0, 1, 1), standing("bad.py", None, None, None)]
+    entries = [entry("bad.py", outcome=why), entry("good.py")]
+    return comparison([pair("bad.py", "good.py", no, no, no)], entries, places, replace(no, reason=f"copy {no.reason}"))
+
+
+def test_why_a_kernel_failed_is_said_once_and_its_copy_is_not_spoken_of() -> None:
+    lines = shown(failed())
+    assert [line for line in lines if "row 3" in line] == [
+        "     m=16: row 3 is 0.7 off; element [3, 1] is 0, expected 2"
+    ]
+    assert "bad.py against good.py is INVALID: bad.py did not pass (wrong)" in lines
+    assert not any("copy" in line or "case by case" in line for line in lines)
+    page = comparison_html(failed())
+    assert page.count("row 3") == 1
+    assert "copy" not in page
+
+
+def test_a_doubt_about_the_whole_is_not_repeated_for_each_case() -> None:
+    doubt = Ratio("INVALID", None, reason="another process used the GPU during 31 % of the batches")
+    own = Ratio("INVALID", None, reason="on m=32, every block was voided")
+    what = comparison([pair("a.py", "b.py", doubt, doubt, own)])
+    assert sum("31 %" in line for line in shown(what)) == 1
+    assert "     on m=32, every block was voided" in shown(what)
 
 
 def test_long_names_go_on_below() -> None:

@@ -49,7 +49,7 @@ def contender(tmp_path: Path, source: str, name: str = "kernel.py", taken: Recor
 
 def test_the_faster_kernel_is_named_with_its_samples_and_a_page_is_written(podium: Podium, tmp_path: Path) -> None:
     fast, slow = kernel(tmp_path, "fast.py", RIGHT), kernel(tmp_path, "slow.py", SLOW)
-    arguments = ("compare", fast, slow, "-p", str(PROBLEM), "--device", "cpu", "--max-seconds", "2")
+    arguments = ("compare", fast, slow, "-p", str(PROBLEM), "--device", "cpu", "--max-seconds", "4")
     result = podium(*arguments, "--html", "page.html", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

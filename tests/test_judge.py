@@ -72,6 +72,24 @@ def test_an_unwritten_tail_is_called_unwritten() -> None:
     assert found.message == "8 of 12 elements (67 %) never written, the last 2 rows, all columns"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "total", "share"),
+    [
+        (1022, 1024, "1022 of 1024 elements (99.8 %)"),
+        (999_999, 1_000_000, "999999 of 1000000 elements (> 99.9 %)"),
+        (1024, 1024, "all 1024 elements"),
+        (991, 1000, "991 of 1000 elements (99.1 %)"),
+        (2, 3, "2 of 3 elements (67 %)"),
+        (20, 1_000_000, "20 of 1000000 elements (0.002 %)"),
+        (1, 1_000_000, "1 of 1000000 elements (< 0.001 %)"),
+    ],
+)
+def test_a_share_is_readable_and_only_all_is_all(wrong: int, total: int, share: str) -> None:
+    output = torch.ones(total)
+    output[:wrong] = float("nan")
+    assert look(output, torch.ones(total)).message.startswith(f"{share} NaN where")
+
+
 def test_the_poison_is_not_an_honest_nan() -> None:
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
         tensor = torch.full((4,), float("nan"), dtype=dtype)
