@@ -91,7 +91,7 @@ def compare_kernels(contest: Contest, listen: Listener = lambda progress: None) 
     stages.begin("wait for the device")
     with device_lock(contest.device, listen):
         stages.begin("start")
-        court = Court(contest.problem, contest.device)
+        court = Court(contest.problem, contest.device, seats=len(run.all))
         with court, Heats(court, run.settings(), MIN_HEATS, MAX_HEATS) as heats, watching(contest.device) as watch:
             run.look_at(court, watch)
             try:
@@ -134,7 +134,7 @@ class _Contest:
         self.software: Software
 
     def settings(self) -> list[Setting]:
-        """What each kernel's contestants are started with."""
+        """What each kernel's contestants are started with, in the order of their seats."""
         return [setting_of(each.submission, self.contest.limits, self.contest.caches) for each in self.all]
 
     def look_at(self, court: Court, watch: Monitor | Missing) -> None:

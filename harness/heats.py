@@ -44,7 +44,10 @@ class Budget:
 
 
 class Heats:
-    """The heats of one run. Use it as a context: every process ends with it."""
+    """The heats of one run. Use it as a context: every process ends with it.
+
+    Each setting's submission keeps its seat before the court, from heat to heat.
+    """
 
     def __init__(self, court: Court, settings: Sequence[Setting], least: int, most: int) -> None:
         self.court = court
@@ -87,8 +90,8 @@ class Heats:
         """Start a heat's interpreters; nothing is loaded and no device is touched yet."""
         pairs: list[Pair] = []
         self._waiting.append(())
-        for setting in self.settings:
-            pairs.append(Pair(self.court, setting).__enter__())
+        for seat, setting in enumerate(self.settings):
+            pairs.append(Pair(self.court, setting, seat).__enter__())
             self._waiting[-1] = tuple(pairs)
         self._started += 1
 

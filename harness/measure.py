@@ -1,7 +1,7 @@
 """How long do submissions take on one case? Batches behind the gate, read from outside, judged afterwards.
 
-Any number of contestants may take turns: blocks hold each of them once, in random order, on identical contents. A
-leaderboard's run has one.
+Any number of contestants may take turns: blocks hold each of them once, in random order, on identical contents, which
+are dealt into a contestant's own arena in its own turn. A leaderboard's run has one.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def measure(
 
     A contestant that fails or ends is a result; the others go on. NoRoom when the device has too little memory.
     """
-    with court.staged(case, MAX_CALLS) as staged, contextlib.ExitStack() as stack:
+    seats = [pair.seat for pair in pairs]
+    with court.staged(case, MAX_CALLS, seats) as staged, contextlib.ExitStack() as stack:
         turns = [_Turn(pair, form, staged.output_bytes) for pair, form in zip(pairs, forms, strict=True)]
         for turn in turns:
             with turn.surviving():
@@ -229,7 +230,7 @@ def first_call_excess_ns(batches: Sequence[Batch]) -> float:
 
 
 class _Blocks:
-    """The steps of timing one case, with its buffers before the oracle and all contestants."""
+    """The steps of timing one case, with an arena between the oracle and each contestant."""
 
     def __init__(self, court: Court, case: Case, sets: int, turns: Sequence[_Turn], heat: Round) -> None:
         self.court = court
@@ -269,9 +270,10 @@ class _Blocks:
         self._renew((0,), keep_first=True)
         for turn in self.active:
             with turn.surviving():
-                self.court.ask(wire.Deal(), wire.Dealt)
+                self.court.ask(wire.Deal(turn.pair.seat), wire.Dealt)
                 turn.ask(wire.Call(0), wire.Called, turn.pair.setting.limits.compile_s)
-                turn.take(self.court.ask(wire.Judge(budget_ns=0, published=self.heat.number == 0), wire.Judged))
+                judge = wire.Judge(turn.pair.seat, budget_ns=0, published=self.heat.number == 0)
+                turn.take(self.court.ask(judge, wire.Judged))
         known = [turn.form.calls for turn in self.active if turn.form is not None]
         indices = range(min(known)) if len(known) == len(self.active) and known else range(self.sets)
         start = wall_ns()
@@ -279,7 +281,7 @@ class _Blocks:
         renew_ns = (wall_ns() - start) / max(len(indices), 1)
         for turn in self.active:
             with turn.surviving():
-                self.court.ask(wire.Deal(), wire.Dealt)
+                self.court.ask(wire.Deal(turn.pair.seat), wire.Dealt)
                 if turn.form is None:
                     turn.form = self._find_form(turn, renew_ns)
                 elif not turn.by_message:
@@ -367,7 +369,7 @@ class _Blocks:
                 turn.ask(arm, wire.Armed, seconds)
                 if not empty or not turn.by_message:
                     # Before an empty batch too: what the oracle leaves in the cache is written back on its time.
-                    self.court.ask(wire.Deal(blank=empty), wire.Dealt)
+                    self.court.ask(wire.Deal(pair.seat, blank=empty), wire.Dealt)
                 if not turn.by_message:
                     time.sleep(SETTLE_S)
                 reading = self._read(turn, generation, empty, len(order))
@@ -393,7 +395,7 @@ class _Blocks:
         """The oracle judges what is sealed while the contestant's device comes to rest."""
         if not judge:
             return turn.hear(wire.Claims, seconds, calls).claims_ns, None
-        self.court.tell(wire.Judge(JUDGE_NS, published=False))
+        self.court.tell(wire.Judge(turn.pair.seat, JUDGE_NS, published=False))
         try:
             claims = turn.hear(wire.Claims, seconds, calls).claims_ns
         finally:

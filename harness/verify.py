@@ -17,13 +17,13 @@ def verify(pair: Pair, case: Case) -> CaseResult:
     """Run a test case: its own seed first, then fresh contents. PeerEnded when the contestant is gone."""
     with pair.staged(case, CALLS) as sets:
         pair.court.ask(wire.Renew(tuple(range(sets)), secrets.randbits(62), keep_first=True), wire.Renewed)
-        pair.court.ask(wire.Deal(), wire.Dealt)
+        pair.court.ask(wire.Deal(pair.seat), wire.Dealt)
         for index in range(sets):
             limit = pair.setting.limits.compile_s if index == 0 else pair.setting.limits.call_s
             report = pair.contestant(wire.Call(index), wire.Called, timeout_s=limit)
             if isinstance(report, wire.Failed):
                 return result(case, "test", failure(report))
-        judged = pair.court.ask(wire.Judge(budget_ns=0, published=True), wire.Judged)
+        judged = pair.court.ask(wire.Judge(pair.seat, budget_ns=0, published=True), wire.Judged)
         return result(case, "test", verdict(judged), judgement(judged))
 
 

@@ -46,7 +46,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Map:
-    """Attach the shared buffers of a case: `layout` as sharing.describe made it."""
+    """Attach the arena of a case: `layout` as sharing.describe made it."""
 
     layout: Json
     handle: str
@@ -55,7 +55,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Unmap:
-    """Let go of the shared buffers."""
+    """Let go of the arena."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Mapped:
-    """Shared buffers attached."""
+    """The arena is attached."""
 
 
 @dataclass(frozen=True)
 class Unmapped:
-    """Shared buffers let go."""
+    """The arena was let go."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,11 @@ class Open:
 
 @dataclass(frozen=True)
 class Stage:
-    """Make a case's data and its shared buffers: at most `max_sets` input sets."""
+    """Make a case's data and, for each of these seats, an arena of its own: at most `max_sets` input sets."""
 
     spec: Json
     max_sets: int
+    seats: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -210,18 +211,20 @@ class Renew:
 
 @dataclass(frozen=True)
 class Deal:
-    """Copy the fresh contents into the shared buffers and poison the output buffers.
+    """Copy the fresh contents into one seat's arena and poison its output buffers.
 
     `blank`: the same work, but with the case's own contents, which are no secret. Before an empty batch.
     """
 
+    seat: int
     blank: bool = False
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Judge the sealed outputs of the dealt sets: all, or as many as fit `budget_ns`, drawn now."""
+    """Judge the sealed outputs in one seat's arena: of all dealt sets, or as many as fit `budget_ns`, drawn now."""
 
+    seat: int
     budget_ns: int
     published: bool
     """Also ask the competition's published check."""
@@ -229,7 +232,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class Strike:
-    """Free the case's data and buffers."""
+    """Free the case's data and arenas."""
 
 
 @dataclass(frozen=True)
@@ -242,11 +245,13 @@ class Opened:
 
 @dataclass(frozen=True)
 class Staged:
-    """Buffers exist: how they are laid out and how to attach them."""
+    """Arenas exist, all laid out alike."""
 
     layout: Json
-    handle: str
+    handles: tuple[str | None, ...]
+    """How to attach each seat's arena; None for a seat that has none."""
     size_bytes: int
+    """Of each arena."""
     sets: int
     output_bytes: int
     """Of one call's output."""
@@ -261,7 +266,7 @@ class Renewed:
 
 @dataclass(frozen=True)
 class Dealt:
-    """Shared buffers hold the fresh contents; output buffers are poisoned; the device is idle."""
+    """The seat's arena holds the fresh contents; its output buffers are poisoned; the device is idle."""
 
 
 @dataclass(frozen=True)

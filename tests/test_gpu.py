@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.contest import Contender, Contest, compare_kernels
 from harness.evaluate import Request, evaluate
 from harness.problem import load_problem
 from harness.processes.isolation import Limits
@@ -182,3 +183,25 @@ def test_the_referee_s_own_kernels_are_timed_beside_and_a_quiet_device_is_steady
         assert {len(batch.canaries_ns) for batch in case.timing.batches} == {2}
         assert all(batch.claims_ns == () for batch in case.timing.batches)
         assert all(batch.claims_ns for batch in case.timing.claimed)
+
+
+def test_kernels_that_are_compared_have_a_small_arena_each_and_map_nothing_beside_it(tmp_path: Path) -> None:
+    source = textwrap.dedent(
+        """
+        import ctypes
+
+        def custom_kernel(data):
+            base, size = ctypes.c_void_p(), ctypes.c_size_t()
+            found = ctypes.byref(base), ctypes.byref(size), ctypes.c_void_p(data[1].data_ptr())
+            assert ctypes.CDLL("libcuda.so.1").cuMemGetAddressRange_v2(*found) == 0
+            assert (base.value, size.value) == (data[1].data_ptr(), 2 << 20), (base, size, data[1].data_ptr())
+            return 2 * data[0] + data[1]
+        """
+    )
+    contenders = []
+    for name in ("a.py", "b.py", "c.py"):
+        (tmp_path / name).write_text(f"{source}# {name}\n")
+        contenders.append(Contender(name, read_submission(tmp_path / name, "us")))
+    asked = Contest(load_problem(PROBLEM), tuple(contenders), "cuda", tmp_path / "caches", max_seconds=5)
+    found = compare_kernels(asked)
+    assert [entry.outcome.message for entry in found.entries] == ["", "", ""]

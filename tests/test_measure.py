@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,14 +30,19 @@ class ScriptedCourt:
         self.problem = SimpleNamespace(shared_inputs=shared_inputs)
         self.device = SimpleNamespace(model="a GPU", cache_bytes=1 << 20)
         self.told: list[Any] = []
+        self.seats: tuple[int, ...] = ()
+        self.turn_of: dict[int, int] = {}
+        """The seat of who was told, by the order's place in `told`; none for the oracle's."""
         self.judged: Callable[[int], wire.Judged] = lambda count: RIGHT
         self.judgements = 0
         self.canaries_ns: tuple[float, ...] = ()
         self.output_bytes = 4
 
     @contextlib.contextmanager
-    def staged(self, case: Case, max_sets: int) -> Iterator[wire.Staged]:
-        yield wire.Staged({}, "", 1, max_sets, self.output_bytes)
+    def staged(self, case: Case, max_sets: int, seats: Sequence[int]) -> Iterator[wire.Staged]:
+        self.seats = tuple(seats)
+        handles = tuple("" if seat in seats else None for seat in range(10))
+        yield wire.Staged({}, handles, 1, max_sets, self.output_bytes)
 
     def ask(self, order: Any, answer: type) -> Any:
         self.tell(order)
@@ -65,6 +70,7 @@ class ScriptedPair:
         self.court = script.get("court") or ScriptedCourt(script.get("shared_inputs", ()))
         self.court.judged = script.get("judged", self.court.judged)
         self.setting = SimpleNamespace(limits=Limits())
+        self.seat = script.get("seat", 0)
         self.kind = kind
         self.pid: int | None = 1
         self.interprets = False
@@ -103,6 +109,7 @@ class ScriptedPair:
         return self.reading(self.armed)
 
     def contestant(self, order: Any, *answers: type, timeout_s: float) -> Any:
+        self.court.turn_of[len(self.court.told)] = self.seat
         self.court.told.append(order)
         if isinstance(order, wire.Call):
             return wire.Called(float(self.per_call_ns))
@@ -216,7 +223,7 @@ def test_every_batch_has_contents_of_its_own_dealt_after_it_was_armed() -> None:
     ]
     assert len(real) == 10  # five samples of two: one with events, four that count
     for index in real:
-        assert told[index + 1] == wire.Deal(blank=False)
+        assert told[index + 1] == wire.Deal(0, blank=False)
         assert isinstance(told[index + 2], wire.Judge)
 
 
@@ -226,7 +233,7 @@ def test_before_an_empty_batch_the_oracle_does_the_same_work_with_contents_that_
     told = pair.court.told
     empty = [index for index, order in enumerate(told) if isinstance(order, wire.Arm) and order.empty]
     assert len(empty) == 10
-    assert {told[index + 1] for index in empty} == {wire.Deal(blank=True)}
+    assert {told[index + 1] for index in empty} == {wire.Deal(0, blank=True)}
 
 
 def test_a_kernel_that_waits_for_the_gpu_is_timed_call_by_call_and_says_so() -> None:
@@ -382,6 +389,21 @@ def test_kernels_that_are_compared_see_the_same_contents_in_every_block() -> Non
     assert {b.canaries_ns for each in found for b in each.result.timing.batches} == {(70_000.0, 60_000.0)}  # type: ignore[union-attr]
     # Two renewals for the first calls, then two a block, whatever the number of kernels.
     assert len(court.orders(wire.Renew)) == 2 + 2 * 5
+
+
+def test_contents_are_dealt_and_outputs_judged_where_the_contestant_sits_whose_turn_it_is() -> None:
+    court = ScriptedCourt()
+    together(ScriptedPair(court=court, seat=2), ScriptedPair(court=court, seat=5))
+    assert court.seats == (2, 5)
+    dealt: list[int] = []
+    for place, order in enumerate(court.told):
+        if isinstance(order, wire.Deal):
+            armed = isinstance(court.told[place - 1], wire.Arm)
+            dealt.append(court.turn_of[place - 1 if armed else place + 1])
+        if isinstance(order, wire.Deal | wire.Judge):
+            assert order.seat == dealt[-1]
+    # Two first deals, then five samples of four gates each.
+    assert (dealt.count(2), dealt.count(5)) == (22, 22)
 
 
 def test_who_dies_in_block_seven_leaves_the_others_to_go_on() -> None:

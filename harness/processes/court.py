@@ -1,10 +1,10 @@
-"""The oracle of one run, and what outlives every contestant: the scratch folder, the shared memory, the warden."""
+"""The oracle of one run, and what outlives every contestant: the scratch folder, the seats' memory, the warden."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -31,12 +31,19 @@ class NoRoom(Exception):
 
 
 class Court:
-    """The oracle and the place where it sits. Use it as a context: nothing is left when it ends, however it ends."""
+    """The oracle and the place where it sits. Use it as a context: nothing is left when it ends, however it ends.
 
-    def __init__(self, problem: Problem, device: str) -> None:
+    Before it there are `seats`, one for each submission. Who sits there shares memory with the oracle and with
+    earlier and later processes of the same submission, and with nobody else.
+    """
+
+    def __init__(self, problem: Problem, device: str, seats: int = 1) -> None:
         self.problem = problem
         self.device_name = device
         """cpu, cuda or cuda:N."""
+        self.seats = seats
+        self.memory_fds: tuple[int, ...] = ()
+        """The memory file of each seat: its arena, on the CPU."""
         self._oracle: Peer | None = None
         self._device: Device | None = None
         self._folders = 0
@@ -52,10 +59,11 @@ class Court:
         self.scratch = make_scratch()
         self.warden = Warden()
         self.warden.remove(self.scratch)
-        self.memory_fd = memory_file("podium-arena")
         try:
+            for _ in range(self.seats):
+                self.memory_fds += (memory_file("podium-arena"),)
             folder = self.lay("oracle", {entry.name: entry.source for entry in self.problem.oracle_files})
-            self._oracle = self.launch("oracle", [], folder, folder, (self.memory_fd,), wire.ORACLE_REPORTS)
+            self._oracle = self.launch("oracle", [], folder, folder, self.memory_fds, wire.ORACLE_REPORTS)
             judging = {
                 "precisions": list(self.problem.precisions),
                 "shared_inputs": list(self.problem.shared_inputs),
@@ -74,7 +82,8 @@ class Court:
         if self._oracle is not None:
             self.dismiss(self._oracle)
         self._oracle = None
-        shut((self.memory_fd,))
+        memory, self.memory_fds = self.memory_fds, ()
+        shut(memory)
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.warden.close()
 
@@ -168,10 +177,13 @@ class Court:
         return report
 
     @contextlib.contextmanager
-    def staged(self, case: Case, max_sets: int) -> Iterator[wire.Staged]:
-        """A case's data and shared buffers, freed at the end. NoRoom when the device has too little memory."""
+    def staged(self, case: Case, max_sets: int, seats: Sequence[int]) -> Iterator[wire.Staged]:
+        """A case's data and an arena for each of these seats, freed at the end.
+
+        NoRoom when the device has too little memory for all of them.
+        """
         try:
-            yield self.ask(wire.Stage(dict(case.spec), max_sets), wire.Staged)
+            yield self.ask(wire.Stage(dict(case.spec), max_sets, tuple(seats)), wire.Staged)
         except (PeerEnded, NoRoom):
             self.ask(wire.Strike(), wire.Struck)
             raise

@@ -1,20 +1,23 @@
 """The oracle: the process that knows the answers. It makes inputs, computes what is expected, and judges.
 
 It runs the problem's own code and never any of the submission's. Expected outputs and the originals of the
-inputs stay in its private memory; only the arena of the case at hand is shared.
+inputs stay in its private memory; only the arenas of the case at hand are shared, one with each contestant.
 
-    python -m harness.processes.oracle ORDERS_FD REPORTS_FD MEMORY_FD
+    python -m harness.processes.oracle ORDERS_FD REPORTS_FD MEMORY_FD...
+
+with a MEMORY_FD for every seat.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import random
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Literal
 
@@ -28,7 +31,7 @@ from harness.processes.reference import Reference, copied, open_reference
 from harness.processes.reveal import Reveals, Spans, open_reveals, room, spans_of
 
 MAX_SET_BYTES = 4 << 30
-"""Room for per-call inputs and outputs of one batch, at most, and at most a tenth of the device's memory."""
+"""Room for per-call inputs and outputs of all seats' batches, at most, and at most a tenth of the device's memory."""
 JUDGED_ROWS = 64
 """Rows of dimension 0 judged per output where the reference can be asked for rows."""
 
@@ -37,37 +40,61 @@ class NoDevice(Exception):
     """The asked device is not there."""
 
 
+@dataclass(frozen=True)
+class Layout:
+    """What lies where in an arena: the same in every seat's."""
+
+    plan: dict[str, Any]
+    """As JSON: inputs and outputs by set, late lines."""
+    spans: Spans
+    """Where the sets' own lines lie."""
+    size_bytes: int
+    output_bytes: int
+    """Of one call's output."""
+
+    @property
+    def sets(self) -> int:
+        """Input sets, each with a place for its output."""
+        return len(self.plan["inputs"])
+
+
+@dataclass
+class Seat:
+    """One contestant's arena, and what is known of who sits there."""
+
+    arena: sharing.Arena
+    inputs: list[Any]
+    outputs: list[Any]
+    reveals: Reveals | None
+    """Where the lines that come late are kept."""
+    nearest: str | None = None
+    """The precision found nearest so far: asked first."""
+
+
 @dataclass
 class Bench:
     """The case at hand."""
 
     spec: dict[str, Any]
-    arena: sharing.Arena
-    layout: dict[str, Any]
     original: Any
     """The data as generated: its shared inputs are what `refresh` starts from."""
-    inputs: list[Any]
-    outputs: list[Any]
-    spans: Spans
-    """Where the sets' own lines lie."""
-    reveals: Reveals | None
-    """Where those that come late are kept."""
+    layout: Layout
+    seats: dict[int, Seat]
+    """By number, those that were asked for."""
     fresh: dict[int, Any] = field(default_factory=dict)
     """Private contents of the sets last renewed, by index: what the judge computes from."""
     renewed: torch.Tensor | None = None
     """Their indices, int64 on the device."""
-    nearest: str | None = None
-    """The precision found nearest so far: asked first."""
 
 
 class Oracle:
     """State between two orders."""
 
-    def __init__(self, orders: BinaryIO, reports: BinaryIO, memory_fd: int) -> None:
-        self._orders, self._reports, self._memory_fd = orders, reports, memory_fd
+    def __init__(self, orders: BinaryIO, reports: BinaryIO, memory_fds: Sequence[int]) -> None:
+        self._orders, self._reports, self._memory_fds = orders, reports, memory_fds
         self._device = "cpu"
         self._room_bytes = MAX_SET_BYTES
-        self._secret: torch.Generator
+        self._secret = _secret_generator("cpu")
         self._canaries: Callable[[], tuple[float, ...]] = tuple
         self._reference: Reference | None = None
         self._bench: Bench | None = None
@@ -120,7 +147,7 @@ class Oracle:
                 raise NoDevice("torch sees no GPU")
             torch.cuda.init()
             torch.zeros(1, device="cuda")
-        self._secret = torch.Generator(order.device).manual_seed(random.SystemRandom().getrandbits(63))
+        self._secret = _secret_generator(order.device)
         facts = describe_device(order.device)
         self._room_bytes = min(MAX_SET_BYTES, (facts["memory_bytes"] or MAX_SET_BYTES) // 10)
         self._reference = open_reference(order.folder, order.problem)
@@ -131,9 +158,19 @@ class Oracle:
         return wire.Opened(facts, _software())
 
     def stage(self, order: wire.Stage) -> wire.Staged:
-        """Data, the form of the output, and an arena with as many input sets as fit."""
+        """Data, the form of the output, and for each seat an arena with as many input sets as fit."""
         self.strike(wire.Strike())
         original = self.reference.generate(order.spec)
+        layout = self._layout(original, order)
+        seats = self._seats(layout, order.seats)
+        self._bench = Bench(dict(order.spec), original, layout, seats)
+        handles = tuple(
+            seats[number].arena.handle if number in seats else None for number in range(len(self._memory_fds))
+        )
+        return wire.Staged(layout.plan, handles, layout.size_bytes, layout.sets, layout.output_bytes)
+
+    def _layout(self, original: Any, order: wire.Stage) -> Layout:
+        """Places for shared inputs, for as many sets as fit when all seats have them, and for late lines."""
         output = self.reference.output(original)
         shared = {id(tensor): tensor for tensor in self.reference.shared(original)}
         planner = sharing.Planner()
@@ -145,27 +182,39 @@ class Oracle:
 
         plans = [planned()]
         set_bytes = planner.size_bytes - fixed_bytes + sharing.ALIGNMENT_BYTES
-        sets = max(1, min(order.max_sets, self._room_bytes // set_bytes))
+        sets = max(1, min(order.max_sets, self._room_bytes // (set_bytes * len(order.seats))))
         plans += [planned() for _ in range(sets - 1)]
         inputs, outputs = (list(column) for column in zip(*plans, strict=True))
         spans = spans_of(inputs, tuple(places.values()), self._device)
-        reveals = room(spans, planner)
-        layout = {"inputs": inputs, "outputs": outputs, "reveals": reveals}
-        arena = sharing.allocate(max(planner.size_bytes, 1), self._device, self._memory_fd)
-        self._bench = Bench(
-            dict(order.spec),
-            arena,
-            layout,
-            original,
-            [sharing.rebuild(plan, arena.bytes) for plan in inputs],
-            [sharing.rebuild(plan, arena.bytes) for plan in outputs],
-            spans,
-            open_reveals(reveals, arena.bytes),
-        )
-        if self._bench.reveals is not None:
-            self._bench.reveals.keep(spans, torch.arange(sets, device=self._device), self._secret)
+        plan = {"inputs": inputs, "outputs": outputs, "reveals": room(spans, planner)}
         output_bytes = sum(sharing.span_bytes(tensor) for tensor in sharing.tensors(output))
-        return wire.Staged(layout, arena.handle, max(planner.size_bytes, 1), sets, output_bytes)
+        return Layout(plan, spans, max(planner.size_bytes, 1), output_bytes)
+
+    def _seats(self, layout: Layout, numbers: Sequence[int]) -> dict[int, Seat]:
+        """An arena for each; none is left when one of them finds no room.
+
+        Made in random order: a place in the device's memory may be a lucky one, and should not always be the same
+        seat's.
+        """
+        seats = {}
+        with contextlib.ExitStack() as stack:
+            for number in random.sample(numbers, len(numbers)):
+                arena = sharing.allocate(layout.size_bytes, self._device, self._memory_fds[number])
+                stack.callback(arena.close)
+                seats[number] = self._seat(layout, arena)
+            stack.pop_all()
+        return seats
+
+    def _seat(self, layout: Layout, arena: sharing.Arena) -> Seat:
+        arena.bytes.zero_()  # a device hands out again what it got back: it may have been another's arena
+        plan = layout.plan
+        inputs, outputs = (
+            [sharing.rebuild(each, arena.bytes) for each in plan[name]] for name in ("inputs", "outputs")
+        )
+        reveals = open_reveals(plan["reveals"], arena.bytes)
+        if reveals is not None:
+            reveals.keep(layout.spans, torch.arange(layout.sets, device=self._device), self._secret)
+        return Seat(arena, inputs, outputs, reveals)
 
     def renew(self, order: wire.Renew) -> wire.Renewed:
         """Fresh private contents for the coming batch: large shared parts moved, the rest drawn anew."""
@@ -185,29 +234,29 @@ class Oracle:
         return wire.Renewed(self._canaries())
 
     def deal(self, order: wire.Deal) -> wire.Dealt:
-        """What the contestant will find: fresh inputs but for the lines that come late, poisoned outputs.
+        """What one contestant will find: fresh inputs but for the lines that come late, poisoned outputs.
 
         Enqueued without waiting in between: while a gate is closed, each wait costs turns of the device.
         """
-        bench = self.bench
+        bench, seat = self.bench, self.bench.seats[order.seat]
         done: set[int] = set()
         for index, fresh in bench.fresh.items():
             contents = sharing.tensors(bench.original if order.blank else fresh)
-            for place, content in zip(sharing.tensors(bench.inputs[index]), contents, strict=True):
+            for place, content in zip(sharing.tensors(seat.inputs[index]), contents, strict=True):
                 if place.data_ptr() not in done or place.numel() == 0:
                     place.copy_(content)
                     done.add(place.data_ptr())
-            for tensor in sharing.tensors(bench.outputs[index]):
+            for tensor in sharing.tensors(seat.outputs[index]):
                 poison(tensor)
-        if bench.reveals is not None and bench.renewed is not None:
-            bench.reveals.hide(bench.spans, bench.renewed, self._secret)
+        if seat.reveals is not None and bench.renewed is not None:
+            seat.reveals.hide(bench.layout.spans, bench.renewed, self._secret)
         self._synchronize()
         return wire.Dealt()
 
     def judge(self, order: wire.Judge) -> wire.Judged:
-        """Take the sealed outputs out of reach, then judge them in random order while the budget lasts."""
-        bench = self.bench
-        sealed = {index: copied(bench.outputs[index]) for index in bench.fresh}
+        """Take a seat's sealed outputs out of reach, then judge them in random order while the budget lasts."""
+        bench, seat = self.bench, self.bench.seats[order.seat]
+        sealed = {index: copied(seat.outputs[index]) for index in bench.fresh}
         self._synchronize()
         deadline = time.perf_counter_ns() + order.budget_ns
         indices = random.sample(list(sealed), len(sealed))
@@ -216,7 +265,7 @@ class Oracle:
         published: tuple[bool, str] | None = None
         judged = 0
         for index in indices:
-            finding, verdict = self._judge_one(bench.fresh[index], sealed[index], order.published, everything)
+            finding, verdict = self._judge_one(seat, bench.fresh[index], sealed[index], order.published, everything)
             judged += 1
             published = verdict if published is None or published[0] else published
             if worst is None or (finding.ok, -finding.distance) < (worst.ok, -worst.distance):
@@ -237,7 +286,7 @@ class Oracle:
         )
 
     def _judge_one(
-        self, data: Any, output: Any, published: bool, everything: bool
+        self, seat: Seat, data: Any, output: Any, published: bool, everything: bool
     ) -> tuple[Finding, tuple[bool, str] | None]:
         reference = self.reference
         check = None
@@ -248,7 +297,7 @@ class Oracle:
             return Finding(check[0], "" if check[0] else check[1] or "the problem's own check says no"), check
         rows = None if everything else self._some_rows(output)
         chosen = output if rows is None else output[rows]
-        known = self.bench.nearest
+        known = seat.nearest
         order = sorted(reference.precisions, key=lambda name: name != known)
         finding: Finding | None = None
         for name in order:
@@ -264,7 +313,7 @@ class Oracle:
                 break
         assert finding is not None
         if finding.ok:
-            self.bench.nearest = finding.precision
+            seat.nearest = finding.precision
         return finding, check
 
     def _some_rows(self, output: Any) -> torch.Tensor | None:
@@ -279,12 +328,18 @@ class Oracle:
     def strike(self, order: wire.Strike) -> wire.Struck:
         """Free the case."""
         if self._bench is not None:
-            arena = self._bench.arena
+            seats = self._bench.seats.values()
             self._bench = None
-            arena.close()
+            for seat in seats:
+                seat.arena.close()
         if self._device != "cpu":
             torch.cuda.empty_cache()
         return wire.Struck()
+
+
+def _secret_generator(device: str) -> torch.Generator:
+    """Draws which lines come late, where they lie."""
+    return torch.Generator(device).manual_seed(random.SystemRandom().getrandbits(63))
 
 
 def _software() -> dict[str, Any]:
@@ -317,9 +372,9 @@ def _trouble(stage: str, error: Exception) -> wire.Trouble:
 
 def main(arguments: list[str]) -> None:
     """Serve one referee."""
-    orders_fd, reports_fd, memory_fd = map(int, arguments)
+    orders_fd, reports_fd, *memory_fds = map(int, arguments)
     with os.fdopen(orders_fd, "rb") as orders, os.fdopen(reports_fd, "wb") as reports:
-        Oracle(orders, reports, memory_fd).obey()
+        Oracle(orders, reports, memory_fds).obey()
     os._exit(0)
 
 

@@ -39,9 +39,11 @@ class Pair:
     Entering starts the interpreter and returns at once; `prepare` waits for it. Several may be started side by side.
     """
 
-    def __init__(self, court: Court, setting: Setting) -> None:
+    def __init__(self, court: Court, setting: Setting, seat: int = 0) -> None:
         self.court = court
         self.setting = setting
+        self.seat = seat
+        """Its submission's place before the court: it sees the arena of that place and no other."""
         self.isolation: tuple[Layer, ...] = ()
         self.gated = False
         """Whether the contestant's device can wait for the referee's word."""
@@ -91,7 +93,7 @@ class Pair:
         setting.caches.mkdir(parents=True, exist_ok=True)
         os.utime(setting.caches)
         prune_caches(setting.caches.parent)
-        shared = (self._page_fd, self.court.memory_fd)
+        shared = (self._page_fd, self.court.memory_fds[self.seat])
         limit = setting.limits.host_memory_bytes
         peer = self.court.launch(
             "contestant", [self.court.kind], self._folder, setting.caches, shared, wire.CONTESTANT_REPORTS, limit
@@ -205,14 +207,16 @@ class Pair:
 
     @contextlib.contextmanager
     def attached(self, staged: wire.Staged) -> Iterator[None]:
-        """The case's buffers before this contestant too.
+        """The case before this contestant: its own seat's arena.
 
         PeerEnded, from here or from inside, ends the contestant: the next case gets a fresh one.
         """
         try:
             if self._contestant is None:
                 self._restart()
-            order = wire.Map(staged.layout, staged.handle, staged.size_bytes)
+            handle = staged.handles[self.seat]
+            assert handle is not None
+            order = wire.Map(staged.layout, handle, staged.size_bytes)
             report = self.contestant(order, wire.Mapped, timeout_s=START_S)
             if isinstance(report, wire.Failed):
                 raise PeerEnded(report.verdict, report.message)
@@ -239,7 +243,7 @@ class Pair:
     @contextlib.contextmanager
     def staged(self, case: Case, max_sets: int) -> Iterator[int]:
         """A case before the court and this contestant alone: the number of input sets that there is room for."""
-        with self.court.staged(case, max_sets) as staged, self.attached(staged):
+        with self.court.staged(case, max_sets, (self.seat,)) as staged, self.attached(staged):
             yield staged.sets
 
 

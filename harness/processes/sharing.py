@@ -1,9 +1,9 @@
-"""Buffers that two processes see: one arena per case, and the plan of what lies where in it.
+"""Buffers that two processes see: an arena per case and contestant, and the plan of what lies where in it.
 
-The oracle allocates the arena as one allocation of its own (an IPC handle opens a whole allocation, so
-nothing else may live in it); the contestant attaches it. On a GPU the arena is device memory passed as an
-IPC handle; on the CPU it is an unnamed file in memory whose descriptor both processes were given at birth,
-so that nothing can be left behind however either of them ends.
+The oracle allocates each arena as one allocation of its own (an IPC handle opens a whole allocation, so
+nothing else may live in it); the contestant attaches its own and no other. On a GPU an arena is device memory
+passed as an IPC handle; on the CPU it is an unnamed file in memory whose descriptor both processes were given
+at birth, so that nothing can be left behind however either of them ends.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from harness.devices import gpu_driver
 
 ALIGNMENT_BYTES = 512
 """Every buffer starts on a multiple of this, as the frameworks' own allocators do."""
+BLOCK_BYTES = 2 << 20
+"""A GPU's driver puts smaller allocations together into blocks of this size, and a handle opens the whole block."""
 
 Tree = Any
 """Nested tuples, lists and dicts of tensors and plain values; described as JSON by `describe`."""
@@ -44,8 +46,12 @@ def allocate(size_bytes: int, device: str, memory_fd: int) -> Arena:
         os.ftruncate(memory_fd, max(size_bytes, os.fstat(memory_fd).st_size))
         return _map_file(memory_fd, size_bytes)
     driver = gpu_driver()
-    pointer = driver.allocate(size_bytes)
-    handle = driver.export(pointer)
+    pointer = driver.allocate(-(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES)
+    try:
+        handle = driver.export(pointer)
+    except RuntimeError:
+        driver.free(pointer)
+        raise
     return Arena(_device_bytes(pointer, size_bytes), handle.hex(), lambda: driver.free(pointer))
 
 
