@@ -64,9 +64,11 @@ class Heats:
 
     def __enter__(self) -> Heats:
         try:
-            for _ in range(self._at_first()):
+            for _ in range(self.least):
                 self._start()
             self._prepare(self.least)
+            for _ in range(self._in_advance()):
+                self._start()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -81,10 +83,10 @@ class Heats:
                     stack.push(pair.__exit__)
         self._waiting, self.current = [], ()
 
-    def _at_first(self) -> int:
-        """Heats whose interpreters are started at the outset: the least, and more where idle cores can do it."""
-        cores = 0 if self.court.kind == "cpu" else (os.cpu_count() or 1) // 2
-        return max(self.least, min(self.most, cores // len(self.settings))) if self.least > 1 else self.least
+    def _in_advance(self) -> int:
+        """Further heats whose interpreters start while the first ones are at work: as many as idle cores can do."""
+        cores = 0 if self.court.kind == "cpu" or self.least == 1 else (os.cpu_count() or 1) // 2
+        return min(self.most - self.least, cores // len(self.settings))
 
     def _start(self) -> None:
         """Start a heat's interpreters; nothing is loaded and no device is touched yet."""

@@ -39,9 +39,10 @@ class Mapping:
     seals: list[sharing.Tree]
     stand_in: sharing.Tree
     """Zeros in the shape of an output, sealed in empty batches."""
+    zeros: torch.Tensor
+    """The bytes that the stand-in lies in, int32."""
     reveals: Reveals | None
     """The late lines of every input set."""
-    touch: torch.Tensor | None = None
 
 
 @dataclass
@@ -115,12 +116,9 @@ class Contestant:
         arena = sharing.attach(order.handle, order.size_bytes, self.device, self.memory_fd)
         inputs = [sharing.rebuild(plan, arena.bytes) for plan in order.layout["inputs"]]
         seals = [sharing.rebuild(plan, arena.bytes) for plan in order.layout["outputs"]]
-        stand_in = sharing.zeros_like(seals[0])
+        stand_in, zeros = sharing.zeros_like(seals[0])
         reveals = open_reveals(order.layout["reveals"], arena.bytes)
-        self.mapping = Mapping(arena, inputs, seals, stand_in, reveals)
-        if self.queue is not None:
-            sizes = sum(sharing.span_bytes(tensor) for tensor in sharing.tensors(stand_in))
-            self.mapping.touch = self.flush.stand_in(sizes)
+        self.mapping = Mapping(arena, inputs, seals, stand_in, zeros, reveals)
         self.say(wire.Mapped())
 
     def unmap(self, order: wire.Unmap) -> None:
@@ -170,7 +168,7 @@ class Contestant:
 
     def _enqueue(self, generation: int | None, order: Any, empty: bool, events: bool, polls: int) -> bool:
         mapping = self.mapping
-        touch, reveals = (mapping.touch, mapping.reveals) if mapping is not None else (None, None)
+        touch, reveals = (mapping.zeros, mapping.reveals) if mapping is not None else (None, None)
         call, seal = (self.queue.start_nothing, self._seal_stand_in) if empty else (self._call, self._seal)
         expired: bool = self.queue.enqueue(generation, order, call, seal, touch, reveals, events, polls)
         return expired
@@ -290,6 +288,8 @@ def main(arguments: list[str]) -> None:
     """Serve one referee until it says Quit or is gone."""
     device, orders_fd, reports_fd, page_fd, memory_fd = arguments
     sys.path.insert(0, os.getcwd())
+    if device != "cpu":
+        import harness.timing.enqueue  # noqa: F401  Triton takes a second to import: while nobody waits for it yet
     with os.fdopen(int(orders_fd), "rb") as orders, os.fdopen(int(reports_fd), "wb") as reports:
         Contestant(device, int(page_fd), int(memory_fd), reports, orders).obey()
     sys.stdout.flush()

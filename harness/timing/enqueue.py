@@ -122,7 +122,7 @@ class Queue:
         for (start, end), index in zip(self._events, order, strict=False):
             self._flush()
             if touch is not None:
-                self._flush.read(touch)
+                self._flush.touch(touch)
             if reveals is not None:
                 self.reveal(reveals, index)
             if events:

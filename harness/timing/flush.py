@@ -35,8 +35,7 @@ class Flush:
         count = zeros.numel()
         _read_kernel[(triton.cdiv(count, _BLOCK),)](zeros, self._sink, count, _BLOCK)
 
-    def stand_in(self, size_bytes: int) -> torch.Tensor | None:
-        """Zeros int32 [size_bytes / 4] that can be read into the cache; None for more than a quarter of it."""
-        if not 4 <= size_bytes <= self._cache_bytes // 4:
-            return None
-        return torch.zeros(size_bytes // 4, dtype=torch.int32, device="cuda")
+    def touch(self, zeros: torch.Tensor) -> None:
+        """Enqueue reading zeros, int32 [n], into the cache, if they take no more than a quarter of it."""
+        if 0 < zeros.numel() * 4 <= self._cache_bytes // 4:
+            self.read(zeros)
