@@ -142,7 +142,7 @@ class Comparison:
     complete: bool = True
     """False when it was stopped before the precision or the time asked for."""
     stopped_by: str = ""
-    """precision, time, heats, or what interrupted it."""
+    """precision, time, heats, memory, or what interrupted it."""
     voided_share: float = 0.0
     """Share of the blocks that canaries or the device's state voided, alike for all kernels."""
     notes: tuple[str, ...] = ()

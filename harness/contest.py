@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.cases import Case, secret_seeds
+from harness.cases import Case
 from harness.compare import (
     CaseSamples,
     Comparison,
@@ -24,13 +24,22 @@ from harness.compare import (
 )
 from harness.devices.monitor import Missing, Monitor
 from harness.errors import SubmissionError
-from harness.evaluate import device_lock, machine, outlived, setting_of, untimed_class, watching
+from harness.evaluate import (
+    cases_of,
+    device_lock,
+    left_out,
+    machine,
+    outlived,
+    setting_of,
+    untimed_class,
+    watching,
+)
 from harness.heats import Budget, Heats
 from harness.measure import Form, Round, measure
 from harness.problem import Problem
 from harness.processes.court import Court, NoRoom
 from harness.processes.isolation import Limits
-from harness.processes.pair import Pair, Setting
+from harness.processes.pair import Setting
 from harness.processes.peer import printable
 from harness.progress import Listener, Progress, Stages
 from harness.record import Batch, Device, Outcome, ProblemVersion, Record, Software, Submission, TimingClass
@@ -97,7 +106,7 @@ def compare_kernels(contest: Contest, listen: Listener = lambda progress: None) 
             try:
                 run.load(heats)
                 stages.begin("test")
-                run.verify(heats.current)
+                run.verify(heats)
                 stages.begin("benchmark")
                 run.time(heats, watch)
             except KeyboardInterrupt:
@@ -117,10 +126,8 @@ class _Contest:
         self.seed = secrets.randbits(62)
         self.copied = random.Random(self.seed).randrange(len(contest.contenders))
         """Which kernel has the hidden copy; the copy is the last one everywhere."""
-        tests, benchmarks = contest.problem.cases_on(contest.device)
-        asked = contest.cases
-        self.tests = asked or tests
-        self.cases = asked or secret_seeds(secrets.token_bytes(32), benchmarks)
+        master = secrets.token_bytes(32)
+        self.tests, self.cases = cases_of(contest.problem, contest.device, contest.cases, master, secret=True)
         contenders = contest.contenders
         self.all = (*contenders, replace(contenders[self.copied], label=f"{contenders[self.copied].label} (copy)"))
         self.outcomes: list[Outcome] = [Outcome("passed") for _ in self.all]
@@ -152,30 +159,30 @@ class _Contest:
     def load(self, heats: Heats) -> None:
         """The next heat's processes, each with its submission imported."""
         heats.next()
-        for index, report in enumerate(heats.load()):
+        for index, report in heats.load():
             if isinstance(report, Outcome):
-                self._fail(index, report)
+                self._fail(heats, index, report)
 
-    def verify(self, pairs: Sequence[Pair]) -> None:
+    def verify(self, heats: Heats) -> None:
         """Every test case on every kernel: a time is only shown for one that passed."""
-        contenders = [index for index in self._active() if index < len(self.contest.contenders)]
+        contenders = self._contenders()
         for place, index in enumerate(contenders):
             for case in self.tests:
                 self.listen(Progress("test", f"{self.all[index].label}: {case.name}", place, len(contenders)))
-                outcome = outlived(case, "test", functools.partial(verify, pairs[index])).outcome
+                outcome = outlived(case, "test", functools.partial(verify, heats.current[index])).outcome
                 if outcome.verdict != "passed":
-                    self._fail(index, replace(outcome, message=f"{case.name}: {outcome.message}"))
+                    self._fail(heats, index, _on(case, outcome))
                     break
-        if self.outcomes[self.copied].verdict != "passed":
-            self._fail(len(self.all) - 1, self.outcomes[self.copied])
 
     def time(self, heats: Heats, watch: Monitor | Missing) -> None:
         """Heat after heat, until every pair is as exact as asked."""
         budget = Budget(self.contest.max_seconds)
-        while len(self._active()) > 1:
+        while len(self._contenders()) > 1:
             pace = Pace(PRECISION, SHARED, budget.until_ns(heats))
             self._heat(heats, heats.round(self.seed, pace, watch))
             count = heats.number + 1
+            if self.stopped_by or len(self._contenders()) < 2:
+                return
             if count >= MIN_HEATS:
                 marked, _, _ = _marked(self._entries())
                 if is_settled(marked[:-1], self.contest.precision):
@@ -191,9 +198,9 @@ class _Contest:
 
     def _heat(self, heats: Heats, heat: Round) -> None:
         for done, case in enumerate(heats.shuffled(self.cases, self.seed)):
-            active = self._active()
-            if len(active) < 2:
+            if len(self._contenders()) < 2:
                 return
+            active = self._active()
             progress = Progress(f"compare, heat {heat.number + 1}", case.name, done, len(self.cases))
             self.listen(progress)
 
@@ -205,8 +212,7 @@ class _Contest:
             try:
                 found = measure(heats.court, pairs, case, heat, forms, tick)
             except NoRoom as too_large:
-                for index in active:
-                    self._fail(index, Outcome("not-run", f"{case.name}: {too_large}"))
+                self._lack_room(heats, case, str(too_large))
                 return
             for index, timed in zip(active, found, strict=True):
                 self.forms[index][case.name] = timed.form
@@ -218,13 +224,34 @@ class _Contest:
                 if timed.result.doubts:
                     self.notes += (f"{self.all[index].label} on {case.name}: {', '.join(timed.result.doubts)}",)
                 if outcome.verdict != "passed":
-                    self._fail(index, replace(outcome, message=f"{case.name}: {outcome.message}"))
+                    self._fail(heats, index, _on(case, outcome))
+
+    def _lack_room(self, heats: Heats, case: Case, reason: str) -> None:
+        """The device has no room for this case: the end, with what the heats before have, if they are enough."""
+        if heats.number < MIN_HEATS:
+            for index in self._active():
+                self._fail(heats, index, _on(case, Outcome("not-run", reason)))
+            return
+        self.stopped_by = "memory"
+        self.notes += (left_out(f"heat {heats.number + 1}", case.name, reason),)
+        for samples in self.samples:
+            for name, batches in samples.items():
+                samples[name] = [batch for batch in batches if batch.process != heats.number]
 
     def _active(self) -> list[int]:
         return [index for index, outcome in enumerate(self.outcomes) if outcome.verdict == "passed"]
 
-    def _fail(self, index: int, outcome: Outcome) -> None:
-        self.outcomes[index] = replace(outcome, message=printable(outcome.message))
+    def _contenders(self) -> list[int]:
+        """Who is still in it, without the copy: whose it is decides nothing."""
+        return [index for index in self._active() if index < len(self.contest.contenders)]
+
+    def _fail(self, heats: Heats, index: int, outcome: Outcome) -> None:
+        """Out of it with its first failure, its copy with it; none of its processes stays beside the others'."""
+        heats.retire(index)
+        if self.outcomes[index].verdict == "passed":
+            self.outcomes[index] = replace(outcome, message=printable(outcome.message))
+        if index == self.copied:
+            self._fail(heats, len(self.all) - 1, outcome)
 
     # --- the end ---------------------------------------------------------------------------------------------
 
@@ -237,16 +264,7 @@ class _Contest:
                 None if each.record is None else each.record.id,
                 self.outcomes[index],
                 self._class(index),
-                tuple(
-                    CaseSamples(
-                        case.name,
-                        dict(case.spec),
-                        self.outcomes[index],
-                        self.classes[index].get(case.name, untimed_class(self.contest.device)),
-                        tuple(self.samples[index][case.name]),
-                    )
-                    for case in self.cases
-                ),
+                tuple(self._samples(index, case) for case in self.cases),
             )
             for index, each in enumerate(self.all)
         ]
@@ -257,6 +275,13 @@ class _Contest:
         if "host-synchronising" in found:
             return "host-synchronising"
         return found[0] if found else untimed_class(self.contest.device)
+
+    def _samples(self, index: int, case: Case) -> CaseSamples:
+        """What was measured of a kernel before it failed says nothing."""
+        outcome = self.outcomes[index]
+        timing_class = self.classes[index].get(case.name, untimed_class(self.contest.device))
+        batches = self.samples[index][case.name] if outcome.verdict == "passed" else []
+        return CaseSamples(case.name, dict(case.spec), outcome, timing_class, tuple(batches))
 
     def comparison(self, stages_ns: dict[str, int]) -> Comparison:
         """Everything, frozen."""
@@ -315,6 +340,10 @@ def _marked(entries: Sequence[Entry]) -> tuple[list[Entry], float, str]:
         cases = tuple(replace(case, batches=batches) for case, batches in zip(entry.cases, own, strict=True))
         found.append(replace(entry, cases=cases))
     return found, share, why
+
+
+def _on(case: Case, outcome: Outcome) -> Outcome:
+    return replace(outcome, message=f"{case.name}: {outcome.message}")
 
 
 def _check_records(contest: Contest) -> None:

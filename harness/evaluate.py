@@ -88,8 +88,8 @@ def evaluate(request: Request, listen: Listener = lambda progress: None) -> Reco
         court = Court(request.problem, request.device)
         with court, Heats(court, [run.setting()], *request.processes) as heats, watching(request.device) as watch:
             stages.begin("load")
-            (pair,) = heats.next()
-            (loaded,) = heats.load()
+            pair = heats.next()[0]
+            loaded = pair.load()
             broken = loaded if isinstance(loaded, Outcome) else None
             stages.begin("test")
             run.each(run.tests, "test", broken, lambda case: verify(pair, case))
@@ -110,6 +110,7 @@ class _Run:
         self.master = secrets.token_bytes(32)
         self.seed = int.from_bytes(hashlib.sha256(b"order" + self.master).digest()[:8], "big")
         self.tests, self.benchmarks = _cases(request, self.master)
+        self.notes: tuple[str, ...] = ()
         self.results: list[CaseResult] = []
         self.forms: dict[str, Form | None] = {}
         self.timing_class: TimingClass | None = None
@@ -147,11 +148,15 @@ class _Run:
         found: dict[str, list[CaseResult]] = {case.name: [] for case in self.benchmarks}
         budget = Budget(self.request.max_seconds)
         while True:
-            loaded = heats.load() if heats.number else []
-            broken = next((each for each in loaded if isinstance(each, Outcome)), None)
-            self._heat(heats, watch, found, broken, budget)
+            loaded = heats.current[0].load() if heats.number else None
+            latest = self._heat(heats, watch, loaded if isinstance(loaded, Outcome) else None, budget)
+            incomplete = heats.number >= heats.least and self._lacks_room(heats, latest)
+            if not incomplete:
+                for each in latest:
+                    found[each.name].append(each)
             merged, self.unsteady = void([merge(found[case.name]) for case in self.benchmarks])
-            if any(each.outcome.verdict != "passed" for each in merged) or self._is_over(heats, merged, budget):
+            failed = any(each.outcome.verdict != "passed" for each in merged)
+            if incomplete or failed or self._is_over(heats, merged, budget):
                 break
             self.listen(Progress("start another process"))
             heats.next()
@@ -161,11 +166,11 @@ class _Run:
         self,
         heats: Heats,
         watch: Monitor | Missing,
-        found: dict[str, list[CaseResult]],
         broken: Outcome | None,
         budget: Budget,
-    ) -> None:
+    ) -> list[CaseResult]:
         """All cases in the current heat's process, in an order of its own."""
+        found = []
         precision = self.request.precision
         shared = SHARED if precision >= PRECISION else 2 * SHARED
         pace = Pace(precision / 2, shared if heats.least > 1 else None, budget.until_ns(heats))
@@ -174,16 +179,25 @@ class _Run:
         for done, case in enumerate(heats.shuffled(self.benchmarks, self.seed)):
             progress = Progress(stage, case.name, done, len(self.benchmarks))
             self.listen(progress)
-            found[case.name].append(
-                result(case, "benchmark", broken) if broken else self._timed(heats, case, heat, progress)
-            )
+            found.append(result(case, "benchmark", broken) if broken else self._timed(heats, case, heat, progress))
+            if found[-1].outcome.verdict == "not-run" and heats.number >= heats.least:
+                break  # this process will not count
+        return found
+
+    def _lacks_room(self, heats: Heats, latest: Sequence[CaseResult]) -> bool:
+        """Whether the device's memory, and nothing else, kept this process from having all cases; it is noted."""
+        if {each.outcome.verdict for each in latest} - {"passed"} != {"not-run"}:
+            return False
+        lacking = next(each for each in latest if each.outcome.verdict == "not-run")
+        self.notes += (left_out(f"process {heats.number + 1}", lacking.name, lacking.outcome.message),)
+        return True
 
     def _timed(self, heats: Heats, case: Case, heat: Round, progress: Progress) -> CaseResult:
         def tick(batches: int) -> None:
             self.listen(replace(progress, batches=batches))
 
         try:
-            (timed,) = measure(heats.court, heats.current, case, heat, [self.forms.get(case.name)], tick)
+            (timed,) = measure(heats.court, [heats.current[0]], case, heat, [self.forms.get(case.name)], tick)
         except NoRoom as too_large:
             return result(case, "benchmark", Outcome("not-run", str(too_large)))
         self.forms[case.name] = timed.form
@@ -216,7 +230,7 @@ class _Run:
 
     def look_at(self, court: Court, heats: Heats, watch: Monitor | Missing) -> None:
         """What the record says of the machine, while its processes are there."""
-        notes = heats.notes
+        notes = (*heats.notes, *self.notes)
         notes += lost((each.name, each.timing.batches) for each in self.results if each.timing is not None)
         if isinstance(watch, Missing) and self.request.device != "cpu":
             notes += (f"clocks, power and other processes are not recorded: {watch.reason}",)
@@ -256,20 +270,26 @@ class _Run:
 
 
 def _cases(request: Request, master: bytes) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
-    """Tests and benchmarks of a run: the asked ones, or the problem's.
+    """Tests and benchmarks of a run; secret seeds where a time will be ranked."""
+    secret = request.mode == "leaderboard"
+    tests, benchmarks = cases_of(request.problem, request.device, request.cases, master, secret=secret)
+    return tests, () if request.mode == "test" else benchmarks
 
-    The problem's tests are joined by one in each further regime, on contents nobody has seen; benchmarks get secret
-    seeds where a time will be ranked.
+
+def cases_of(
+    problem: Problem, device: str, asked: tuple[Case, ...] | None, master: bytes, *, secret: bool
+) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
+    """(tests, benchmarks): the asked ones as they are, or the problem's on a device.
+
+    The problem's tests are joined by one in each further regime, on contents nobody has seen; its benchmarks get
+    `secret` seeds where asked for.
     """
-    problem, asked = request.problem, request.cases
-    tests, benchmarks = (asked, asked) if asked else problem.cases_on(request.device)
-    if asked is None:
-        tests = (*tests, *regime_cases(master, tests, problem.regimes))
-    if request.mode == "test":
-        return tests, ()
-    if request.mode == "leaderboard" and asked is None:
+    if asked:
+        return asked, asked
+    tests, benchmarks = problem.cases_on(device)
+    if secret:
         benchmarks = secret_seeds(master, benchmarks)
-    return tests, benchmarks
+    return (*tests, *regime_cases(master, tests, problem.regimes)), benchmarks
 
 
 def outlived(case: Case, stage: str, step: Callable[[Case], CaseResult]) -> CaseResult:
@@ -280,6 +300,11 @@ def outlived(case: Case, stage: str, step: Callable[[Case], CaseResult]) -> Case
         return result(case, stage, Outcome(ended.verdict, ended.message, stage))
     except NoRoom as too_large:
         return result(case, stage, Outcome("not-run", str(too_large)))
+
+
+def left_out(readings: str, case: str, reason: str) -> str:
+    """A note on readings that count nowhere, since the device had no room for a case beside them."""
+    return f"{readings} is left out and was the last: {case}: {reason}"
 
 
 def setting_of(submission: Submission, limits: Limits, caches: Path) -> Setting:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from harness import wire
@@ -57,9 +57,10 @@ class Heats:
         """Of the current heat, from 0."""
         self.past: list[Pair] = []
         """Pairs of heats that are over: what they printed and noted."""
-        self._waiting: list[tuple[Pair, ...]] = []
-        self.current: tuple[Pair, ...] = ()
-        """The pairs of the current heat, one for each submission."""
+        self._waiting: list[dict[int, Pair]] = []
+        self.current: dict[int, Pair] = {}
+        """The pairs of the current heat, by the index of their setting."""
+        self._retired: set[int] = set()
         self._started = 0
 
     def __enter__(self) -> Heats:
@@ -79,9 +80,9 @@ class Heats:
     ) -> None:
         with contextlib.ExitStack() as stack:
             for pairs in (*self._waiting, self.current):
-                for pair in pairs:
+                for pair in pairs.values():
                     stack.push(pair.__exit__)
-        self._waiting, self.current = [], ()
+        self._waiting, self.current = [], {}
 
     def _in_advance(self) -> int:
         """Further heats whose interpreters start while the first ones are at work: as many as idle cores can do."""
@@ -90,30 +91,30 @@ class Heats:
 
     def _start(self) -> None:
         """Start a heat's interpreters; nothing is loaded and no device is touched yet."""
-        pairs: list[Pair] = []
-        self._waiting.append(())
+        pairs: dict[int, Pair] = {}
+        self._waiting.append(pairs)
         for seat, setting in enumerate(self.settings):
-            pairs.append(Pair(self.court, setting, seat).__enter__())
-            self._waiting[-1] = tuple(pairs)
+            if seat not in self._retired:
+                pairs[seat] = Pair(self.court, setting, seat).__enter__()
         self._started += 1
 
     def _prepare(self, heats: int) -> None:
         """Make the device contexts of the next heats, side by side."""
-        pairs = [pair for each in self._waiting[:heats] for pair in each]
+        pairs = [pair for each in self._waiting[:heats] for pair in each.values()]
         for pair in pairs:
             pair.begin_prepare()
         for pair in pairs:
             pair.prepare()
 
-    def next(self) -> tuple[Pair, ...]:
+    def next(self) -> dict[int, Pair]:
         """End the current heat and give the next one's pairs, prepared; load them before use."""
-        for pair in self.current:
+        for pair in self.current.values():
             pair.__exit__(None, None, None)
             self.past.append(pair)
-        self.current = ()
+        self.current = {}
         while not self._waiting or (self.most - self._started > 0 and len(self._waiting) < self._ahead):
             self._start()
-        if not all(pair.is_prepared for pair in self._waiting[0]):
+        if not all(pair.is_prepared for pair in self._waiting[0].values()):
             self._prepare(self._ahead)
         self.current = self._waiting.pop(0)
         self.number += 1
@@ -124,9 +125,20 @@ class Heats:
         """Heats to have ready after the first ones: none where the processor itself is what is timed."""
         return 1 if self.court.kind == "cpu" or self.number + 1 < self.least else AT_ONCE
 
-    def load(self) -> list[wire.Loaded | Outcome]:
-        """Import each submission in the current heat's processes: what it defines, or how it failed."""
-        return [pair.load() for pair in self.current]
+    def load(self) -> Iterator[tuple[int, wire.Loaded | Outcome]]:
+        """Import one submission after another in the current heat's processes: what it defines, or how it failed."""
+        for index, pair in self.current.items():
+            if index not in self._retired:
+                yield index, pair.load()
+
+    def retire(self, index: int) -> None:
+        """End all processes of one submission, and start no more: it takes nothing from the others from here on."""
+        self._retired.add(index)
+        for pairs in (self.current, *self._waiting):
+            if index in pairs:
+                pairs[index].__exit__(None, None, None)
+        for pairs in self._waiting:
+            pairs.pop(index, None)
 
     def round(self, seed: int, pace: Pace, watch: Monitor | Missing) -> Round:
         """What all cases of the current heat have in common."""
@@ -139,16 +151,16 @@ class Heats:
     @property
     def pids(self) -> tuple[int, ...]:
         """The processes of this run that hold the device."""
-        live = [pair for pairs in (*self._waiting, self.current) for pair in pairs if pair.is_prepared]
+        live = [pair for pairs in (*self._waiting, self.current) for pair in pairs.values() if pair.is_prepared]
         return (self.court.pid, *(pair.pid for pair in live if pair.pid is not None))
 
     @property
     def output(self) -> str:
         """What the submissions printed, the end of it."""
-        printed = [pair.output for pair in (*self.past, *self.current) if pair.output.strip()]
+        printed = [pair.output for pair in (*self.past, *self.current.values()) if pair.output.strip()]
         return "\n".join(list(dict.fromkeys(printed))[-3:])
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What this machine could not give, each once."""
-        return tuple(dict.fromkeys(note for pair in (*self.past, *self.current) for note in pair.notes))
+        return tuple(dict.fromkeys(note for pair in (*self.past, *self.current.values()) for note in pair.notes))

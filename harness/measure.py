@@ -107,11 +107,13 @@ def measure(
 ) -> list[Timed]:
     """Time a benchmark case on each of `pairs`, in their order; `tick(batches so far)` shows progress.
 
-    A contestant that fails or ends is a result; the others go on. NoRoom when the device has too little memory.
+    A contestant that fails or ends is a result; the others go on, without its process beside them. NoRoom when the
+    device has too little memory.
     """
     seats = [pair.seat for pair in pairs]
     with court.staged(case, MAX_CALLS, seats) as staged, contextlib.ExitStack() as stack:
-        turns = [_Turn(pair, form, staged.output_bytes) for pair, form in zip(pairs, forms, strict=True)]
+        is_alone = len(pairs) == 1
+        turns = [_Turn(pair, form, staged.output_bytes, is_alone) for pair, form in zip(pairs, forms, strict=True)]
         for turn in turns:
             with turn.surviving():
                 stack.enter_context(turn.pair.attached(staged))
@@ -122,10 +124,11 @@ def measure(
 class _Turn:
     """One contestant's part in the timing of one case."""
 
-    def __init__(self, pair: Pair, form: Form | None, output_bytes: int) -> None:
+    def __init__(self, pair: Pair, form: Form | None, output_bytes: int, is_alone: bool) -> None:
         self.pair = pair
         self.form = form
         self.output_bytes = output_bytes
+        self.is_alone = is_alone
         self.on_cpu = pair.kind == "cpu"
         self.by_message = not pair.gated or (form is not None and form.by_message)
         self.plan: Plan | None = None
@@ -153,8 +156,13 @@ class _Turn:
             self.ended = ended
         except PeerEnded as ended:
             self.ended = Ended(Outcome(ended.verdict, ended.message, "benchmark"))
-            if self.pair.pid is not None:
-                self.pair.drop()
+            self._drop()
+        if self.ended is not None and not self.is_alone:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self.pair.pid is not None:
+            self.pair.drop()
 
     def timed(self, case: Case) -> Timed:
         """What came of it."""
@@ -286,6 +294,8 @@ class _Blocks:
                     turn.form = self._find_form(turn, renew_ns)
                 elif not turn.by_message:
                     self._rehearse(turn, tuple(indices))
+                    if not (self._fits(turn, (0,)) or self._fits(turn, (0,))):  # twice: the machine may have paused
+                        raise _waits("in this process but did not in the first")
                 form = turn.form
                 turn.plan = plan(form.estimate_ns, form.calls, on_cpu=turn.by_message)
 
@@ -366,7 +376,7 @@ class _Blocks:
             generation = pair.next_generation()
             arm = wire.Arm(generation, order, empty, turn.by_message, events, POLLS)
             try:
-                turn.ask(arm, wire.Armed, seconds)
+                armed: wire.Armed = turn.ask(arm, wire.Armed, seconds)
                 if not empty or not turn.by_message:
                     # Before an empty batch too: what the oracle leaves in the cache is written back on its time.
                     self.court.ask(wire.Deal(pair.seat, blank=empty), wire.Dealt)
@@ -381,6 +391,9 @@ class _Blocks:
                 # It ran before it was released: neither its time nor its outputs mean anything. The word is in the
                 # contestant's memory, so it may lie: it is never asked again about contents that it has seen.
                 if not empty:
+                    # Given up before all was enqueued: either that was slow for once, or it waits for what is behind.
+                    if armed.expired and not self._fits(turn, order):
+                        raise _waits("in a timed batch but did not when it was tried")
                     self._renew(order)
                 continue
             if judged is not None:
@@ -423,6 +436,12 @@ class _Blocks:
         state = self.heat.watch.state(self.heat.pids) if watched and self.heat.watch is not None else None
         self.canaries.append(self.court.hear(wire.Renewed).canaries_ns)
         return state
+
+
+def _waits(where: str) -> Ended:
+    """The end of a kernel whose time would be of another class than what was measured of it before."""
+    message = f"it waits for the GPU inside custom_kernel {where}: its times would have no common scale"
+    return Ended(Outcome("timed-out", message, "batch"))
 
 
 def _batch_of(gates: Sequence[tuple[str, int, tuple[float, ...]]], calls: int) -> Batch:

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import Result
-from records import MI355X, record
+from records import H200, MI355X, SOFTWARE, record
 
-from harness.contest import Contender, Contest, compare_kernels, labels
+from harness import wire
+from harness.cases import Case
+from harness.compare import Comparison
+from harness.contest import MAX_HEATS, Contender, Contest, _Contest, compare_kernels, labels
+from harness.devices.monitor import Missing
 from harness.errors import SubmissionError
+from harness.heats import Heats
+from harness.measure import Round, Timed
 from harness.problem import load_problem
+from harness.processes.court import NoRoom
+from harness.processes.isolation import Limits
 from harness.progress import Progress
-from harness.record import Record
+from harness.record import Batch, CaseResult, Outcome, Record, Timing
 from harness.submission import read_submission
 from leaderboard.store import open_store
 
@@ -160,3 +172,199 @@ def test_labels_are_as_short_as_they_can_be() -> None:
     assert labels(["x/a.py", "y/a.py", "c.py"]) == ["x/a.py", "y/a.py", "c.py"]
     assert labels(["a.py", "a.py"]) == ["a.py", "a.py (2)"]
     assert labels(["a.py", "x/a.py"]) == ["a.py", "x/a.py"]
+
+
+# --- what fails ------------------------------------------------------------------------------------------------
+
+
+def copy_of(index: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the hidden copy be this kernel's."""
+    seed = next(seed for seed in range(1000) if random.Random(seed).randrange(count) == index)
+    monkeypatch.setattr("harness.contest.secrets.randbits", lambda bits: seed)
+
+
+def test_kernels_that_failed_are_gone_before_the_others_are_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_of(2, 4, monkeypatch)
+    pids = tmp_path / "pids"
+    note = f"import os\nwith open({str(pids)!r}, 'a') as file:\n    file.write(f'{{os.getpid()}}\\n')\n"
+    hanging = contender(tmp_path, note + "import time\ntime.sleep(1000)\n", "hanging.py")
+    wrong = contender(tmp_path, note + WRONG, "wrong.py")
+    fine = [contender(tmp_path, RIGHT + "\n" * number, f"{number}.py") for number in range(2)]
+    alive: list[str] = []
+
+    def look(progress: Progress) -> None:
+        if progress.stage == "compare, heat 1" and not progress.batches:
+            alive.extend(pid for pid in pids.read_text().split() if os.path.exists(f"/proc/{pid}"))
+
+    asked = contest(tmp_path, hanging, fine[0], wrong, fine[1])
+    found = compare_kernels(replace(asked, limits=Limits(load_s=5)), look)
+    assert alive == []
+    assert len(pids.read_text().split()) == 3  # each once, and the copy of the one that was wrong
+    outcomes = {entry.label: entry.outcome for entry in found.entries}
+    assert [outcomes[label].verdict for label in outcomes] == ["timed-out", "passed", "wrong", "passed"]
+    assert "while it was imported" in outcomes["hanging.py"].message
+    verdicts = {(pair.first, pair.second): pair.overall.verdict for pair in found.pairs}
+    assert [pair for pair, verdict in verdicts.items() if verdict != "INVALID"] == [("0.py", "1.py")]
+
+
+@pytest.mark.parametrize("copied", [0, 1])
+def test_one_kernel_alone_is_not_timed_whosever_the_copy_is(
+    copied: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_of(copied, 2, monkeypatch)
+    asked = contest(tmp_path, contender(tmp_path, RIGHT, "right.py"), contender(tmp_path, WRONG, "wrong.py"))
+    found = compare_kernels(asked)
+    assert [entry.outcome.verdict for entry in found.entries] == ["passed", "wrong"]
+    assert not any(case.batches for entry in found.entries for case in entry.cases)
+    assert found.stopped_by == "nothing left to compare"
+
+
+class ScriptedPair:
+    """A contestant that is started and loaded in name only."""
+
+    loaded: list[str]
+
+    def __init__(self, court: Any, setting: Any) -> None:
+        self.setting = setting
+        self.pid: int | None = 1
+        self.is_prepared = False
+        self.output, self.notes = "", ()
+
+    def __enter__(self) -> ScriptedPair:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pid = None
+
+    def begin_prepare(self) -> None:
+        self.is_prepared = True
+
+    def prepare(self) -> None:
+        pass
+
+    def load(self) -> wire.Loaded | Outcome:
+        ScriptedPair.loaded.append(self.setting.source)
+        return wire.Loaded(interprets=False)
+
+
+def play(
+    script: Callable[[str, int, Case], Outcome | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int = 0
+) -> Comparison:
+    """Kernels a, b and c, timed by a script: `script(kernel, heat, case)` fails one of them, or the case by NoRoom."""
+    copy_of(copied, 3, monkeypatch)
+    ScriptedPair.loaded = []
+    monkeypatch.setattr("harness.heats.Pair", ScriptedPair)
+
+    def measure(court: Any, pairs: Sequence[Any], case: Case, heat: Round, *_: Any) -> list[Timed]:
+        assert all(pair.pid is not None for pair in pairs)
+        return [timed(pair.setting.source, heat.number, case) for pair in pairs]
+
+    def timed(kernel: str, number: int, case: Case) -> Timed:
+        outcome = script(kernel, number, case) or Outcome("passed")
+        found = CaseResult(case.name, "benchmark", dict(case.spec), outcome)
+        reading = 20_000 + 1000 * "abc".index(kernel) + 37 * number * (1 + "abc".index(kernel))
+        batches = tuple(Batch(1, reading, 0, process=number, block=block) for block in range(2))
+        return Timed(replace(found, timing=Timing(batches)) if outcome.verdict == "passed" else found, "gated")
+
+    monkeypatch.setattr("harness.contest.measure", measure)
+    kernels = [contender(tmp_path, name, name) for name in "abc"]
+    asked = replace(contest(tmp_path, *kernels), precision=1e-9, max_seconds=None)
+    run = _Contest(asked, lambda progress: None)
+    run.device, run.software = H200, SOFTWARE
+    court: Any = SimpleNamespace(kind="cpu", pid=0)
+    with Heats(court, run.settings(), 3, MAX_HEATS) as heats:
+        run.load(heats)
+        run.time(heats, Missing("none here"))
+    return run.comparison({})
+
+
+@pytest.mark.parametrize("copied", [0, 1, 2])
+def test_a_kernel_that_fails_in_heat_seven_has_no_verdict_and_the_others_go_on(
+    copied: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script(kernel: str, heat: int, case: Case) -> Outcome | None:
+        return Outcome("crashed", f"SIGSEGV in heat {heat}") if kernel == "b" and heat == 6 else None
+
+    found = play(script, tmp_path, monkeypatch, copied)
+    overall = {(pair.first, pair.second): pair.overall for pair in found.pairs}
+    assert (overall["a", "c"].verdict, overall["a", "c"].heats) == ("FASTER", MAX_HEATS)
+    for pair in (("a", "b"), ("b", "c")):
+        assert overall[pair].verdict == "INVALID"
+        assert overall[pair].reason.startswith("b crashed: rows=") and "SIGSEGV in heat 6" in overall[pair].reason
+    assert [len(entry.cases[0].batches) for entry in found.entries] == [2 * MAX_HEATS, 0, 2 * MAX_HEATS]
+    assert ScriptedPair.loaded.count("b") == (14 if copied == 1 else 7)
+    assert next(each for each in found.standings if each.label == "b").time_ns is None
+
+
+def test_the_first_failure_is_the_one_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(pair: ScriptedPair) -> wire.Loaded | Outcome:
+        ScriptedPair.loaded.append(pair.setting.source)
+        number = ScriptedPair.loaded.count("c")
+        fails = pair.setting.source == "c" and number > 1
+        return Outcome("load-failed", f"import {number}", "load") if fails else wire.Loaded(interprets=False)
+
+    monkeypatch.setattr(ScriptedPair, "load", load)
+    found = play(lambda kernel, heat, case: None, tmp_path, monkeypatch)
+    assert found.entries[2].outcome == Outcome("load-failed", "import 2", "load")
+    assert ScriptedPair.loaded.count("c") == 2
+
+
+def test_when_only_one_is_left_it_ends_whosever_the_copy_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(kernel: str, heat: int, case: Case) -> Outcome | None:
+        return Outcome("crashed", "SIGSEGV") if heat == 4 and kernel != "b" else None
+
+    for copied in range(3):
+        found = play(script, tmp_path, monkeypatch, copied)
+        assert found.stopped_by == "nothing left to compare"
+        left = [batch.process for case in found.entries[1].cases for batch in case.batches]
+        assert (max(left), left.count(4)) == (4, 2)  # of three cases only the one in which the others failed
+        assert {pair.overall.verdict for pair in found.pairs} == {"INVALID"}
+
+
+def crowded(heat: int) -> Callable[[str, int, Case], Outcome | None]:
+    """No room for the second case of a heat."""
+    seen: list[Case] = []
+
+    def script(kernel: str, number: int, case: Case) -> Outcome | None:
+        if number == heat and case not in seen:
+            seen.append(case)
+        if len(seen) == 2:
+            raise NoRoom("this case does not fit into the device's memory (full)")
+        return None
+
+    return script
+
+
+def test_no_room_in_a_later_heat_ends_it_with_the_heats_that_are_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = play(crowded(4), tmp_path, monkeypatch)
+    assert found.stopped_by == "memory"
+    assert [pair.overall.verdict for pair in found.pairs] == ["FASTER"] * 3
+    heats = {tuple(batch.process for batch in case.batches) for entry in found.entries for case in entry.cases}
+    assert heats == {(0, 0, 1, 1, 2, 2, 3, 3)}
+    (note,) = found.notes
+    assert note.startswith("heat 5 is left out and was the last: rows=")
+    assert note.endswith("this case does not fit into the device's memory (full)")
+
+
+def test_no_room_before_there_are_enough_heats_is_no_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = play(crowded(2), tmp_path, monkeypatch)
+    assert {entry.outcome.verdict for entry in found.entries} == {"not-run"}
+    assert {pair.overall.verdict for pair in found.pairs} == {"INVALID"}
+
+
+def test_the_tests_are_those_of_a_ranked_run(tmp_path: Path) -> None:
+    kernels = (contender(tmp_path, RIGHT, "a.py"), contender(tmp_path, RIGHT, "b.py"))
+    problem = replace(load_problem(PROBLEM), regimes=("normal", "heavy"))
+    asked = replace(contest(tmp_path, *kernels), problem=problem)
+    tests = _Contest(asked, lambda progress: None).tests
+    assert [case.spec.get("regime") for case in tests] == [None, None, None, "heavy"]
+    assert tests[3].spec["seed"] != problem.smoke[0].spec["seed"]
+    chosen = (Case({"rows": 3, "columns": 3, "seed": 9}),)
+    run = _Contest(replace(asked, cases=chosen), lambda progress: None)
+    assert (run.tests, run.cases) == (chosen, chosen)

@@ -9,11 +9,14 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.evaluate import Request, evaluate
+from harness.measure import Round, Timed, measure
 from harness.problem import load_problem
+from harness.processes.court import NoRoom
 from harness.processes.isolation import Limits
 from harness.record import Mode, Record, from_dict, to_dict
 from harness.submission import read_submission
@@ -366,3 +369,33 @@ def test_a_kernel_cannot_shrink_the_shared_memory_under_the_oracle(run: Run) -> 
     )
     assert record.outcome.verdict == "passed"
     assert "refused" in record.output
+
+
+@pytest.mark.parametrize(("heat", "processes"), [(2, {0, 1}), (1, None)])
+def test_a_case_that_has_no_room_in_a_later_process_leaves_what_the_processes_before_it_have(
+    heat: int, processes: set[int] | None, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes are the least here, and no number of them is exact enough."""
+    measured: list[int] = []
+
+    def crowded(court: Any, pairs: Any, case: Any, round: Round, *rest: Any) -> list[Timed]:
+        measured.append(round.number)
+        if measured.count(heat) == 2:
+            raise NoRoom("this case does not fit into the device's memory (full)")
+        return measure(court, pairs, case, round, *rest)
+
+    monkeypatch.setattr("harness.evaluate.measure", crowded)
+    monkeypatch.setattr("harness.evaluate.is_enough", lambda merged, precision: False)
+    monkeypatch.setattr(Request, "processes", (2, 4))
+    record = run(RIGHT, mode="leaderboard")
+    if processes is None:
+        assert end(record) == ("not-run", "this case does not fit into the device's memory (full)")
+        return
+    assert end(record) == ("passed", "")
+    assert record.is_ranked
+    for case in record.timed:
+        assert case.timing is not None
+        assert {batch.process for batch in case.timing.batches} == processes
+    (note,) = [note for note in record.notes if "left out" in note]
+    assert note.startswith("process 3 is left out and was the last: rows=") and "does not fit" in note
+    assert measured.count(2) == 2  # the third case was not even begun

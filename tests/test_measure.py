@@ -11,7 +11,7 @@ import pytest
 
 from harness import wire
 from harness.cases import Case
-from harness.measure import POLLS, Form, Round, Timed, measure
+from harness.measure import POLLS, PROBE_POLLS, Form, Round, Timed, measure
 from harness.processes.isolation import Limits
 from harness.processes.peer import PeerEnded
 from harness.record import Outcome
@@ -77,12 +77,13 @@ class ScriptedPair:
         self.gated = kind != "cpu" and script.get("gated", True)
         self.generation = 0
         self.per_call_ns, self.empty_ns = per_call_ns, empty_ns
-        self.synchronises = script.get("synchronises", False)
+        self.synchronises: Callable[[wire.Arm], bool] = script.get("synchronises", lambda arm: False)
         self.queue_room = script.get("queue_room", 1000)
         self.claim: Callable[[int], float] = script.get("claim", lambda place: float(self.per_call_ns))
         self.reading: Callable[[wire.Arm], int | None] = script.get("reading", self._reading)
         self.late = set(script.get("late", ()))
         self.dies_at: int | None = script.get("dies_at")
+        self.fails_at: int | None = script.get("fails_at")
         self.armed: wire.Arm | None = None
         self.page = SimpleNamespace(
             reading_ns=self._page_reading, gave_up=lambda generation: generation in self.late, open=lambda g: None
@@ -118,8 +119,12 @@ class ScriptedPair:
         if isinstance(order, wire.Arm):
             if order.generation == self.dies_at:
                 raise PeerEnded("crashed", "the process was ended by SIGSEGV")
+            if order.generation == self.fails_at:
+                return wire.Failed("crashed", "batch", "ValueError: no")
             self.armed = order
-            return wire.Armed(order.generation, self.synchronises or len(order.order) > self.queue_room)
+            expired = self.synchronises(order) or len(order.order) > self.queue_room
+            self.late |= {order.generation} if expired else set()
+            return wire.Armed(order.generation, expired)
         assert isinstance(order, wire.Release)
         return wire.Done(order.generation)
 
@@ -237,7 +242,7 @@ def test_before_an_empty_batch_the_oracle_does_the_same_work_with_contents_that_
 
 
 def test_a_kernel_that_waits_for_the_gpu_is_timed_call_by_call_and_says_so() -> None:
-    pair = ScriptedPair(synchronises=True)
+    pair = ScriptedPair(synchronises=lambda arm: True)
     timed = time(pair)
     assert timed.timing_class == "host-synchronising"
     assert all(order.by_message for order in pair.orders(wire.Arm)[1:])
@@ -373,9 +378,58 @@ def test_the_next_process_need_not_find_out_what_the_first_one_did() -> None:
     assert {batch.calls for batch in timed.result.timing.batches} == {12}
     assert len(pair.orders(wire.Rehearse)) == 1
     assert {order.order for order in pair.orders(wire.Rehearse)} == {tuple(range(6))}
-    assert POLLS in {order.polls for order in pair.orders(wire.Arm)} and len(pair.orders(wire.Arm)) == 20
+    assert [order.polls for order in pair.orders(wire.Arm)] == [PROBE_POLLS] + [POLLS] * 20
     patient = together(ScriptedPair(), forms=[Form(1, True, 10_000.0)])
     assert patient[0].timing_class == "host-synchronising"
+
+
+def test_a_kernel_that_waits_for_the_gpu_in_a_later_process_only_is_found_out_before_a_batch() -> None:
+    pair = ScriptedPair(synchronises=lambda arm: True)
+    (timed,) = together(pair, forms=[Form(6, False, 10_000.0)])
+    assert (timed.result.outcome.verdict, timed.result.timing) == ("timed-out", None)
+    assert timed.result.outcome.message.startswith(
+        "it waits for the GPU inside custom_kernel in this process but did not in the first: "
+    )
+    assert [(order.polls, order.order) for order in pair.orders(wire.Arm)] == [(PROBE_POLLS, (0,))] * 2
+
+
+def test_a_pause_of_the_machine_while_a_later_process_is_tried_is_no_waiting() -> None:
+    pair = ScriptedPair(synchronises=lambda arm: arm.generation == 1)
+    (timed,) = together(pair, forms=[Form(6, False, 10_000.0)])
+    assert timed.result.outcome == Outcome("passed")
+
+
+def test_a_kernel_that_waits_for_the_gpu_in_real_batches_only_ends_after_one_patient_gate() -> None:
+    pair = ScriptedPair(synchronises=lambda arm: not arm.empty and arm.generation > 8)
+    (timed,) = together(pair)
+    assert timed.result.outcome.verdict == "timed-out"
+    assert "it waits for the GPU inside custom_kernel in a timed batch" in timed.result.outcome.message
+    expired = [order.polls for order in pair.orders(wire.Arm) if order.generation in pair.late]
+    assert expired == [POLLS, PROBE_POLLS]
+
+
+def test_calls_that_were_slow_to_enqueue_once_are_enqueued_again_on_fresh_contents() -> None:
+    once = iter([True])
+    pair = ScriptedPair(synchronises=lambda arm: arm.polls == POLLS and not arm.empty and next(once, False))
+    (timed,) = together(pair)
+    assert timed.result.outcome == Outcome("passed")
+    told = pair.court.told
+    slow = next(
+        place for place, arm in enumerate(told) if isinstance(arm, wire.Arm) and arm.polls == POLLS and not arm.empty
+    )
+    later = [type(order) for order in told[slow + 1 : slow + 6]]
+    assert later == [wire.Deal, wire.Judge, wire.Arm, wire.Renew, wire.Arm]
+
+
+def test_a_kernel_that_raised_beside_others_has_no_process_any_more_and_alone_it_goes_on_to_the_next_case() -> None:
+    court = ScriptedCourt()
+    steady, failed = ScriptedPair(court=court), ScriptedPair(court=court, fails_at=9)
+    alive, dead = together(steady, failed)
+    assert (alive.result.outcome, dead.result.outcome.verdict) == (Outcome("passed"), "crashed")
+    assert (steady.pid, failed.pid) == (1, None)
+    alone = ScriptedPair(fails_at=9)
+    assert time(alone).result.outcome.verdict == "crashed"
+    assert alone.pid == 1
 
 
 def test_kernels_that_are_compared_see_the_same_contents_in_every_block() -> None:

@@ -15,7 +15,7 @@ from harness.cases import Case
 from harness.errors import DeviceError, ProblemError
 from harness.problem import Problem
 from harness.processes.isolation import environment, launch, make_scratch, memory_file, sweep_scratch
-from harness.processes.peer import Peer, PeerEnded, pipes, shut
+from harness.processes.peer import Peer, PeerEnded, end, pipes, shut
 from harness.processes.warden import Warden
 from harness.record import Device
 from harness.wire import read_dataclass
@@ -47,45 +47,47 @@ class Court:
         self._oracle: Peer | None = None
         self._device: Device | None = None
         self._folders = 0
+        self._held = contextlib.ExitStack()
+        """What is to be undone at the end, the last first."""
 
     def __enter__(self) -> Court:
         try:
-            return self._enter()
+            self._enter()
         except OSError as error:
+            self.__exit__(None, None, None)
             raise not_set_up(error) from error
-
-    def _enter(self) -> Court:
-        sweep_scratch()
-        self.scratch = make_scratch()
-        self.warden = Warden()
-        self.warden.remove(self.scratch)
-        try:
-            for _ in range(self.seats):
-                self.memory_fds += (memory_file("podium-arena"),)
-            folder = self.lay("oracle", {entry.name: entry.source for entry in self.problem.oracle_files})
-            self._oracle = self.launch("oracle", [], folder, folder, self.memory_fds, wire.ORACLE_REPORTS)
-            judging = {
-                "precisions": list(self.problem.precisions),
-                "shared_inputs": list(self.problem.shared_inputs),
-                "tolerance": _limits(self.problem),
-            }
-            kind: Any = self.kind
-            self.tell(wire.Open(str(folder), kind, judging))
         except BaseException:
             self.__exit__(None, None, None)
             raise
         return self
 
+    def _enter(self) -> None:
+        sweep_scratch()
+        self.warden = Warden()
+        self._held.callback(self.warden.close)
+        self.scratch = make_scratch()
+        self._held.callback(shutil.rmtree, self.scratch, ignore_errors=True)
+        self.warden.remove(self.scratch)
+        for _ in range(self.seats):
+            descriptor = memory_file("podium-arena")
+            self._held.callback(shut, (descriptor,))
+            self.memory_fds += (descriptor,)
+        folder = self.lay("oracle", {entry.name: entry.source for entry in self.problem.oracle_files})
+        self._oracle = self.launch("oracle", [], folder, folder, self.memory_fds, wire.ORACLE_REPORTS)
+        self._held.callback(self.dismiss, self._oracle)
+        judging = {
+            "precisions": list(self.problem.precisions),
+            "shared_inputs": list(self.problem.shared_inputs),
+            "tolerance": _limits(self.problem),
+        }
+        kind: Any = self.kind
+        self.tell(wire.Open(str(folder), kind, judging))
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._oracle is not None:
-            self.dismiss(self._oracle)
+        self._held.close()
         self._oracle = None
-        memory, self.memory_fds = self.memory_fds, ()
-        shut(memory)
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        self.warden.close()
 
     @property
     def kind(self) -> str:
@@ -119,18 +121,26 @@ class Court:
         reports: tuple[type, ...],
         memory: int | None = None,
     ) -> Peer:
-        """Start `harness.processes.ROLE` in a folder, with these descriptors."""
+        """Start `harness.processes.ROLE` in a folder, with these descriptors; nothing is left of it if that fails."""
         child_orders, orders, reports_fd, child_reports = pipes()
-        process = launch(
-            f"harness.processes.{role}",
-            [*leading, *map(str, (child_orders, child_reports, *shared))],
-            descriptors=(child_orders, child_reports, *shared),
-            variables=environment(self.device_name, folder, caches),
-            folder=folder,
-        )
-        shut((child_orders, child_reports))
-        self.warden.watch(process.pid)
-        return Peer(process, orders, reports_fd, reports, memory)
+        with contextlib.ExitStack() as undo:
+            undo.callback(shut, (orders, reports_fd))
+            try:
+                process = launch(
+                    f"harness.processes.{role}",
+                    [*leading, *map(str, (child_orders, child_reports, *shared))],
+                    descriptors=(child_orders, child_reports, *shared),
+                    variables=environment(self.device_name, folder, caches),
+                    folder=folder,
+                )
+            finally:
+                shut((child_orders, child_reports))
+            undo.callback(end, process)
+            self.warden.watch(process.pid)
+            undo.callback(self.warden.forget, process.pid)
+            peer = Peer(process, orders, reports_fd, reports, memory)
+            undo.pop_all()
+        return peer
 
     def dismiss(self, peer: Peer) -> None:
         """End a process that `launch` started."""

@@ -203,8 +203,12 @@ def memory_file(name: str) -> int:
         import fcntl
 
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        # A contestant that cut the file short would kill the oracle at its next look.
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        try:
+            # A contestant that cut the file short would kill the oracle at its next look.
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        except OSError:
+            os.close(descriptor)
+            raise
         return descriptor
     with tempfile.TemporaryFile(prefix=name) as file:
         return os.dup(file.fileno())

@@ -52,6 +52,7 @@ class Pair:
         self.generation = 0
         self.outputs: list[str] = []
         self._contestant: Peer | None = None
+        self._page_fd: int | None = None
         self._open_page: Page | None = None
         self.is_prepared = False
         """Whether it holds the device."""
@@ -59,11 +60,11 @@ class Pair:
         self._loaded: wire.Loaded | Outcome | None = None
 
     def __enter__(self) -> Pair:
-        self._page_fd = memory_file("podium-gate")
-        os.ftruncate(self._page_fd, PAGE_BYTES)
-        self.page = self._open_page = Page(self._page_fd)
         try:
-            self._contestant = self._launch()
+            self._page_fd = memory_file("podium-gate")
+            os.ftruncate(self._page_fd, PAGE_BYTES)
+            self.page = self._open_page = Page(self._page_fd)
+            self._launch()
         except OSError as error:
             self.__exit__(None, None, None)
             raise not_set_up(error) from error
@@ -81,11 +82,14 @@ class Pair:
         page, self._open_page = self._open_page, None
         if page is not None:
             page.close()
-            shut((self._page_fd,))
+        descriptor, self._page_fd = self._page_fd, None
+        if descriptor is not None:
+            shut((descriptor,))
 
     # --- starting --------------------------------------------------------------------------------------
 
-    def _launch(self) -> Peer:
+    def _launch(self) -> None:
+        assert self._page_fd is not None
         setting = self.setting
         files = {entry.name: entry.source for entry in self.court.problem.contestant_files}
         self._folder = self.court.lay("contestant", files)
@@ -95,11 +99,10 @@ class Pair:
         prune_caches(setting.caches.parent)
         shared = (self._page_fd, self.court.memory_fds[self.seat])
         limit = setting.limits.host_memory_bytes
-        peer = self.court.launch(
+        self._contestant = self.court.launch(
             "contestant", [self.court.kind], self._folder, setting.caches, shared, wire.CONTESTANT_REPORTS, limit
         )
-        self.isolation = confine(peer.process, setting.limits)
-        return peer
+        self.isolation = confine(self._contestant.process, setting.limits)
 
     def begin_prepare(self) -> None:
         """Wait for the interpreter and let it make its device context; several contestants may do so at once."""
@@ -129,7 +132,7 @@ class Pair:
             self.notes = tuple(dict.fromkeys((*self.notes, note)))
 
     def load(self) -> wire.Loaded | Outcome:
-        """Import the submission: what it defines, or how it failed."""
+        """Import the submission: what it defines, or how it failed, which ends the process."""
         limits = self.setting.limits
         try:
             report = self.contestant(wire.Load("submission.py"), wire.Loaded, timeout_s=limits.load_s)
@@ -138,6 +141,8 @@ class Pair:
             report = Outcome(verdict, f"while it was imported: {ended.message}", "load")
         if isinstance(report, wire.Failed):
             report = Outcome(report.verdict, report.message, "load")
+        if isinstance(report, Outcome):
+            self.drop()
         self._loaded = report
         return self._loaded
 
@@ -182,7 +187,10 @@ class Pair:
 
     def _restart(self) -> None:
         """A fresh process for the cases that remain, after one that ended."""
-        self._contestant = self._launch()
+        try:
+            self._launch()
+        except OSError as error:
+            raise not_set_up(error) from error
         self.prepare()
         report = self.load()
         if isinstance(report, Outcome):

@@ -172,14 +172,7 @@ class Peer:
 
     def kill(self) -> None:
         """End the child's whole process group, now; safe to call again."""
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-        try:
-            self.process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            return  # the kernel is still tearing down its device context; it has been told
+        _kill(self.process)
 
     def close(self) -> None:
         """End the child and close every descriptor."""
@@ -190,6 +183,24 @@ class Peer:
             os.close(descriptor)
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    try:
+        process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        return  # the kernel is still tearing down its device context; it has been told
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a child that no Peer holds yet, and close its prints."""
+    _kill(process)
+    assert process.stdout is not None
+    process.stdout.close()
 
 
 def resident_bytes(pid: int) -> int:
@@ -204,7 +215,11 @@ def resident_bytes(pid: int) -> int:
 def pipes() -> tuple[int, int, int, int]:
     """(child reads orders, referee writes orders, referee reads reports, child writes reports)."""
     child_orders, orders = os.pipe()
-    reports, child_reports = os.pipe()
+    try:
+        reports, child_reports = os.pipe()
+    except OSError:
+        shut((child_orders, orders))
+        raise
     return child_orders, orders, reports, child_reports
 
 

@@ -1,0 +1,84 @@
+"""Heats whose processes are scripted: which are started, prepared, loaded and ended."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness import wire
+from harness.heats import Heats
+
+
+class ScriptedPair:
+    """A contestant that keeps what was done to it."""
+
+    made: list[ScriptedPair]
+
+    def __init__(self, court: Any, setting: str, seat: int) -> None:
+        self.setting = setting
+        self.done: list[str] = []
+        self.is_prepared = False
+        self.pid: int | None = 1
+        self.output, self.notes = "", ()
+        ScriptedPair.made.append(self)
+
+    def __enter__(self) -> ScriptedPair:
+        self.done.append("start")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pid = None
+        self.done.append("end")
+
+    def begin_prepare(self) -> None:
+        self.is_prepared = True
+
+    def prepare(self) -> None:
+        self.done.append("prepare")
+
+    def load(self) -> wire.Loaded:
+        self.done.append("load")
+        return wire.Loaded(interprets=False)
+
+
+@pytest.fixture
+def heats(monkeypatch: pytest.MonkeyPatch) -> Heats:
+    ScriptedPair.made = []
+    monkeypatch.setattr("harness.heats.Pair", ScriptedPair)
+    settings: Any = ["a", "b", "c"]
+    court: Any = SimpleNamespace(kind="cpu", pid=0)
+    return Heats(court, settings, 3, 5)
+
+
+def done(setting: str) -> list[list[str]]:
+    return [pair.done for pair in ScriptedPair.made if pair.setting == setting]
+
+
+def test_a_retired_submission_ends_everywhere_and_is_never_started_again(heats: Heats) -> None:
+    with heats:
+        heats.next()
+        assert [index for index, _ in heats.load()] == [0, 1, 2]
+        heats.retire(1)
+        assert {pair.setting for pair in heats.current.values() if pair.pid is not None} == {"a", "c"}
+        assert done("b") == [["start", "prepare", "load", "end"], *[["start", "prepare", "end"]] * 2]
+        assert len(heats.pids) == 1 + 2 * 3
+        for _ in range(4):
+            assert list(heats.next()) == [0, 2]
+            assert [index for index, _ in heats.load()] == [0, 2]
+            assert [heats.current[index].setting for index in heats.current] == ["a", "c"]
+    assert len(done("a")) == len(done("c")) == 5
+    assert len(done("b")) == 3
+    assert all(pair.pid is None for pair in ScriptedPair.made)
+
+
+def test_a_submission_retired_while_others_are_loaded_is_not_loaded(heats: Heats) -> None:
+    with heats:
+        heats.next()
+        loaded = []
+        for index, _ in heats.load():
+            loaded.append(index)
+            if index == 0:
+                heats.retire(2)
+    assert loaded == [0, 1]
