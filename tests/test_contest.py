@@ -226,7 +226,7 @@ class ScriptedPair:
 
     loaded: list[str]
 
-    def __init__(self, court: Any, setting: Any) -> None:
+    def __init__(self, court: Any, setting: Any, seat: int) -> None:
         self.setting = setting
         self.pid: int | None = 1
         self.is_prepared = False
