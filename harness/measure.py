@@ -22,7 +22,7 @@ from harness.processes.peer import PeerEnded
 from harness.record import Batch, CaseResult, DeviceState, Doubt, Judgement, Outcome, StoppedBy, Timing, TimingClass
 from harness.roofline import rates_for
 from harness.timing.sampling import CLAIMED, MAX_CALLS, Pace, Plan, plan, stop
-from harness.timing.start import start_ns
+from harness.timing.start import START_NS
 from harness.verify import failure, judgement, result, verdict
 
 POLLS = 4_000_000
@@ -363,7 +363,7 @@ class _Blocks:
                 block=number,
                 canaries_ns=canaries,
                 state=state,
-                start_ns=0.0 if turn.by_message else start_ns(self.court.device.model),
+                start_ns=0.0 if turn.by_message else START_NS,
             )
             (turn.claimed if number < 0 else turn.batches).append(batch)
             turn.empty_claims += [claim for letter, _, claims in gates if letter == "E" for claim in claims]

@@ -182,7 +182,7 @@ class Batch:
     state: DeviceState | None = None
     """What the device said of itself."""
     start_ns: float = 0.0
-    """What an empty kernel takes on this device, where the empty gates had one in each call's place; otherwise 0."""
+    """Added for an empty kernel (nominal) where the empty gates had one in each call's place; otherwise 0."""
     is_voided: bool = False
     """Kept, and left out of every number: the canaries moved."""
 

@@ -16,11 +16,10 @@ from harness.processes.isolation import Limits
 from harness.processes.peer import PeerEnded
 from harness.record import Outcome
 from harness.timing.sampling import SHARED, Pace
-from harness.timing.start import start_ns
+from harness.timing.start import START_NS
 
 RIGHT = wire.Judged(1, True, "", "bf16", 0.001, 0.01, 0.0, "pass", "")
 CASE = Case({"m": 16, "seed": 3})
-START_NS = start_ns("a GPU")
 
 
 class ScriptedCourt:
