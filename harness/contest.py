@@ -27,6 +27,7 @@ from harness.errors import SubmissionError
 from harness.evaluate import (
     cases_of,
     device_lock,
+    joined_class,
     left_out,
     machine,
     outlived,
@@ -216,8 +217,8 @@ class _Contest:
                 return
             for index, timed in zip(active, found, strict=True):
                 self.forms[index][case.name] = timed.form
-                if self.classes[index].get(case.name) != "host-synchronising":
-                    self.classes[index][case.name] = timed.timing_class
+                known = self.classes[index].get(case.name)
+                self.classes[index][case.name] = joined_class(known, timed.timing_class)
                 outcome = timed.result.outcome
                 if timed.result.timing is not None:
                     self.samples[index][case.name] += timed.result.timing.batches
@@ -270,11 +271,10 @@ class _Contest:
         ]
 
     def _class(self, index: int) -> TimingClass:
-        """Of a kernel's times together: one case that waits for the GPU makes it one that does."""
-        found = list(self.classes[index].values())
-        if "host-synchronising" in found:
-            return "host-synchronising"
-        return found[0] if found else untimed_class(self.contest.device)
+        together: TimingClass | None = None
+        for found in self.classes[index].values():
+            together = joined_class(together, found)
+        return together or untimed_class(self.contest.device)
 
     def _samples(self, index: int, case: Case) -> CaseSamples:
         """What was measured of a kernel before it failed says nothing."""

@@ -21,7 +21,7 @@ from harness.cases import Case, regime_cases, secret_seeds
 from harness.devices.monitor import Missing, Monitor, open_monitor
 from harness.errors import DeviceError
 from harness.heats import Budget, Heats
-from harness.measure import Form, Round, Timed, measure
+from harness.measure import Form, Round, measure
 from harness.problem import Problem
 from harness.processes.court import Court, NoRoom
 from harness.processes.isolation import Limits
@@ -201,7 +201,7 @@ class _Run:
         except NoRoom as too_large:
             return result(case, "benchmark", Outcome("not-run", str(too_large)))
         self.forms[case.name] = timed.form
-        self._classify(timed)
+        self.timing_class = joined_class(self.timing_class, timed.timing_class)
         return timed.result
 
     def _is_over(self, heats: Heats, merged: Sequence[CaseResult], budget: Budget) -> bool:
@@ -216,11 +216,6 @@ class _Run:
         if case.timing is None or floor is None:
             return case
         return replace(case, timing=replace(case.timing, roofline_ns=floor.time_ns, roofline_bound=floor.bound))
-
-    def _classify(self, timed: Timed) -> None:
-        """One case that waits for the GPU makes the whole submission one that does."""
-        if self.timing_class != "host-synchronising":
-            self.timing_class = timed.timing_class
 
     def worst(self) -> Outcome | None:
         """The first case that did not pass."""
@@ -316,6 +311,11 @@ def machine(court: Court, watch: Monitor | Missing) -> tuple[Device, Software]:
     """The device with the power cap in force, and the versions of what runs on it."""
     device = replace(court.device, power_limit_mw=watch.power_limit_mw())
     return device, Software(podium=__version__, **court.software)
+
+
+def joined_class(known: TimingClass | None, found: TimingClass) -> TimingClass:
+    """The class of times together: one that waited for the GPU makes all of them such."""
+    return known if known == "host-synchronising" else found
 
 
 def untimed_class(device: str) -> TimingClass:

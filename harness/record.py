@@ -202,7 +202,7 @@ class Timing:
 
     batches: tuple[Batch, ...]
     empty_claim_ns: float | None = None
-    """What the contestant's events read around nothing; subtract it from a claim."""
+    """What the contestant's events read in empty gates; subtract it from a claim, and add the batch's `start_ns`."""
     roofline_ns: float | None = None
     """The least time that the device's peak rates allow for this case; None where they are not known."""
     roofline_bound: Literal["memory", "compute"] | None = None

@@ -76,8 +76,8 @@ class Rehearse:
 class Arm:
     """Enqueue a batch behind the gate (or, `by_message`, stand ready to run it on `Release`).
 
-    `empty` leaves the calls out, `events` times each of them by the contestant's own events. `polls` bounds how long
-    the gate waits.
+    `empty` starts an empty kernel in each call's place (by message, nothing at all), `events` times each of them by the
+    contestant's own events. `polls` bounds how long the gate waits.
     """
 
     generation: int
