@@ -40,6 +40,7 @@ from harness.problem import Problem, load_problem
 from harness.record import Record
 from harness.statistics import by_process, process_means, score, summarise
 from harness.submission import read_submission
+from harness.timing.start import START_NS
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -419,19 +420,16 @@ def accuracy_tables(spins: Sequence[dict[str, Any]], others: Sequence[dict[str, 
             for ticks in dict.fromkeys(row["ticks"] for row in spins)
         }
         known = {ticks: ticks * 1e3 / clock for ticks in medians}
-        # Its start, one load and one store are the same for every spin: what the short ones read beyond their ticks.
-        short = [medians[ticks] - known[ticks] for ticks in medians if ticks > 1 and known[ticks] < 1e5]
-        start_ns = statistics.median(short)
         lines = []
         for ticks in (each for each in sorted(medians) if each > 1):
-            off = medians[ticks] - start_ns - known[ticks]
+            off = medians[ticks] - START_NS - known[ticks]
             verdict = "yes" if abs(off) <= max(0.01 * known[ticks], 300.0) else "no"
             lines.append((us(known[ticks]), us(medians[ticks]), us(off), verdict))
         parts.append(
             "## Against a kernel that spins for a set time\n\n"
-            f"Set: ticks over the SM clock that NVML reports ({clock:g} MHz). Its start, its load and its store come "
-            f"on top, {us(start_ns)} µs for every spin alike (median of reading less set time up to 100 µs); "
-            f"off is what is left. With a single tick it reads {us(medians.get(1, math.nan))} µs.\n\n"
+            f"Set: ticks over the SM clock that NVML reports ({clock:g} MHz). The start of any "
+            f"kernel, {us(START_NS)} µs, comes on top; off is what is left. With a single tick it reads "
+            f"{us(medians.get(1, math.nan))} µs.\n\n"
             + table(("set µs", "read µs", "off µs", "within max(1 %, 0.3 µs)"), lines)
         )
     if others:

@@ -20,7 +20,6 @@ from harness.processes.court import Court
 from harness.processes.pair import Pair, wall_ns
 from harness.processes.peer import PeerEnded
 from harness.record import Batch, CaseResult, DeviceState, Doubt, Judgement, Outcome, StoppedBy, Timing, TimingClass
-from harness.roofline import rates_for
 from harness.timing.sampling import CLAIMED, MAX_CALLS, Pace, Plan, plan, stop
 from harness.timing.start import START_NS
 from harness.verify import failure, judgement, result, verdict
@@ -39,12 +38,9 @@ SETTLE_S = 0.003
 times as much (H200, 6 us kernel)."""
 DISAGREE_SHARE, DISAGREE_NS = 0.03, 1500.0
 """Beyond the larger of these, two clocks that should agree do not."""
-WRITE_BACK_SHARE = 0.05
-"""What the external clock may read on top: lines that a kernel left dirty in the cache are written back after its end
-event, at the expense of the next flush (torch's many-kernel baselines on an H200: up to 2.8 %)."""
-WRITE_BACK_RATE, SLOW_BYTES_PER_S = 0.5, 0.3e12
-"""The output itself, as far as it fits into the cache, is written back at about this share of the memory's peak rate
-(H200, 8 MiB in a vector addition of 9 us: 2.8 us); and that peak where it is not known."""
+FLUSH_ALLOWANCE = 1.75
+"""What a flush is given, as a multiple of an empty gate's time per call without any such wait: enough to drive out a
+cache full of written lines, which is half of what the flush itself reads."""
 CARRIED_SHARE, CARRIED_NS = 0.10, 3000.0
 """Beyond the larger of these, the first call of a batch did work for all of them."""
 
@@ -72,6 +68,8 @@ class Form:
     calls: int
     by_message: bool
     estimate_ns: float
+    flush_ns: float = 0.0
+    """What each flush is given."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ def measure(
     seats = [pair.seat for pair in pairs]
     with court.staged(case, MAX_CALLS, seats) as staged, contextlib.ExitStack() as stack:
         is_alone = len(pairs) == 1
-        turns = [_Turn(pair, form, staged.output_bytes, is_alone) for pair, form in zip(pairs, forms, strict=True)]
+        turns = [_Turn(pair, form, is_alone) for pair, form in zip(pairs, forms, strict=True)]
         for turn in turns:
             with turn.surviving():
                 stack.enter_context(turn.pair.attached(staged))
@@ -124,16 +122,16 @@ def measure(
 class _Turn:
     """One contestant's part in the timing of one case."""
 
-    def __init__(self, pair: Pair, form: Form | None, output_bytes: int, is_alone: bool) -> None:
+    def __init__(self, pair: Pair, form: Form | None, is_alone: bool) -> None:
         self.pair = pair
         self.form = form
-        self.output_bytes = output_bytes
         self.is_alone = is_alone
         self.on_cpu = pair.kind == "cpu"
         self.by_message = not pair.gated or (form is not None and form.by_message)
         self.plan: Plan | None = None
         self.worst: wire.Judged | None = None
         self.due_ns = 0.0
+        self.flush_ns = 0.0
         self.batches: list[Batch] = []
         self.claimed: list[Batch] = []
         self.empty_claims: list[float] = []
@@ -183,19 +181,12 @@ class _Turn:
         claimed += timing.claimed[0].start_ns - (timing.empty_claim_ns or 0.0)
         allowed = max(DISAGREE_SHARE * external, DISAGREE_NS)
         doubts: list[Doubt] = []
-        if not -allowed <= external - claimed <= allowed + WRITE_BACK_SHARE * external + self._write_back_ns():
+        if not -allowed <= external - claimed <= allowed:
             doubts.append("clocks-disagree")
         excess = first_call_excess_ns(timing.claimed)
         if self.pair.court.problem.shared_inputs and excess > max(CARRIED_SHARE * claimed, CARRIED_NS):
             doubts.append("state-carried")
         return tuple(doubts)
-
-    def _write_back_ns(self) -> float:
-        """About how long an output takes to leave the cache."""
-        device = self.pair.court.device
-        rates = rates_for(device.model)
-        dirty_bytes = min(self.output_bytes, device.cache_bytes or self.output_bytes)
-        return dirty_bytes / (WRITE_BACK_RATE * (rates.bytes_per_s if rates else SLOW_BYTES_PER_S)) * 1e9
 
     # --- talking -----------------------------------------------------------------------------------------
 
@@ -298,6 +289,7 @@ class _Blocks:
                         raise _waits("in this process but did not in the first")
                 form = turn.form
                 turn.plan = plan(form.estimate_ns, form.calls, on_cpu=turn.by_message)
+                turn.flush_ns = form.flush_ns
 
     def _find_form(self, turn: _Turn, renew_ns: float) -> Form:
         once = turn.ask(wire.Call(0), wire.Called, turn.pair.setting.limits.call_s)
@@ -313,13 +305,19 @@ class _Blocks:
         while len(order) > 1 and not self._fits(turn, order):
             order = order[: len(order) // 2]
         estimate = self._rehearse(turn, order)
-        return Form(plan(estimate, len(order), on_cpu=False).calls, False, estimate)
+        calls = plan(estimate, len(order), on_cpu=False).calls
+        return Form(calls, False, estimate, self._flush_ns(turn, order[:calls]))
 
     def _rehearse(self, turn: _Turn, order: tuple[int, ...]) -> float:
         """Run these calls with the gate open: about how long one takes, in ns."""
         seconds = turn.pair.setting.limits.call_s * len(order)
         rehearsed: wire.Rehearsed = turn.ask(wire.Rehearse(order), wire.Rehearsed, seconds, len(order))
         return statistics.median(rehearsed.claims_ns)
+
+    def _flush_ns(self, turn: _Turn, order: tuple[int, ...]) -> float:
+        """The time to give to each flush: empty gates without that wait tell."""
+        readings = [self._gate(turn, order, empty=True, events=False)[0] for _ in range(2)]
+        return round(FLUSH_ALLOWANCE * min(readings) / len(order))
 
     def _fits(self, turn: _Turn, order: tuple[int, ...]) -> bool:
         """Whether this many calls can be enqueued before a patient gate gives up."""
@@ -363,6 +361,7 @@ class _Blocks:
                 block=number,
                 canaries_ns=canaries,
                 state=state,
+                flush_ns=turn.flush_ns,
                 start_ns=0.0 if turn.by_message else START_NS,
             )
             (turn.claimed if number < 0 else turn.batches).append(batch)
@@ -374,7 +373,7 @@ class _Blocks:
         seconds = pair.setting.limits.call_s * len(order) + 10
         for _ in range(3):
             generation = pair.next_generation()
-            arm = wire.Arm(generation, order, empty, turn.by_message, events, POLLS)
+            arm = wire.Arm(generation, order, empty, turn.by_message, events, POLLS, turn.flush_ns)
             try:
                 armed: wire.Armed = turn.ask(arm, wire.Armed, seconds)
                 if not empty or not turn.by_message:

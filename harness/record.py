@@ -181,6 +181,9 @@ class Batch:
     """The referee's own kernels beside it: a memory-bound one, a compute-bound one. Empty where there are none."""
     state: DeviceState | None = None
     """What the device said of itself."""
+    flush_ns: float = 0.0
+    """What the flush before each call was given, whatever it took: its own time is in no reading. 0 where there is no
+    such wait."""
     start_ns: float = 0.0
     """Added for an empty kernel (nominal) where the empty gates had one in each call's place; otherwise 0."""
     is_voided: bool = False

@@ -34,8 +34,6 @@ class WireError(Exception):
 class Prepare:
     """Set up the device and the harness's own kernels, before anything of the submission is read."""
 
-    cache_bytes: int
-
 
 @dataclass(frozen=True)
 class Load:
@@ -77,7 +75,7 @@ class Arm:
     """Enqueue a batch behind the gate (or, `by_message`, stand ready to run it on `Release`).
 
     `empty` starts an empty kernel in each call's place (by message, nothing at all), `events` times each of them by the
-    contestant's own events. `polls` bounds how long the gate waits.
+    contestant's own events. `polls` bounds how long the gate waits. Each call begins `flush_ns` after its flush began.
     """
 
     generation: int
@@ -86,6 +84,7 @@ class Arm:
     by_message: bool
     events: bool
     polls: int
+    flush_ns: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -253,8 +252,6 @@ class Staged:
     size_bytes: int
     """Of each arena."""
     sets: int
-    output_bytes: int
-    """Of one call's output."""
 
 
 @dataclass(frozen=True)

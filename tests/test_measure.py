@@ -11,7 +11,7 @@ import pytest
 
 from harness import wire
 from harness.cases import Case
-from harness.measure import POLLS, PROBE_POLLS, Form, Round, Timed, measure
+from harness.measure import FLUSH_ALLOWANCE, POLLS, PROBE_POLLS, Form, Round, Timed, measure
 from harness.processes.isolation import Limits
 from harness.processes.peer import PeerEnded
 from harness.record import Outcome
@@ -35,13 +35,12 @@ class ScriptedCourt:
         self.judged: Callable[[int], wire.Judged] = lambda count: RIGHT
         self.judgements = 0
         self.canaries_ns: tuple[float, ...] = ()
-        self.output_bytes = 4
 
     @contextlib.contextmanager
     def staged(self, case: Case, max_sets: int, seats: Sequence[int]) -> Iterator[wire.Staged]:
         self.seats = tuple(seats)
         handles = tuple("" if seat in seats else None for seat in range(10))
-        yield wire.Staged({}, handles, 1, max_sets, self.output_bytes)
+        yield wire.Staged({}, handles, 1, max_sets)
 
     def ask(self, order: Any, answer: type) -> Any:
         self.tell(order)
@@ -163,7 +162,7 @@ def test_a_call_s_time_is_the_reading_less_the_empty_one_over_the_calls() -> Non
     timing = timed.result.timing
     assert timing is not None
     assert {batch.per_call_ns for batch in timing.batches} == {8212.0}
-    assert {batch.empty_ns for batch in timing.batches} == {2 * (700_000 + 24 * 1000)}
+    assert {batch.empty_ns for batch in timing.batches} == {2 * (700_000 + 24 * int(START_NS))}
     assert {batch.start_ns for batch in timing.batches} == {START_NS}
     assert {batch.calls for batch in timing.batches} == {48}
     assert {batch.claims_ns for batch in timing.batches} == {()}  # events would hold the queue up
@@ -236,7 +235,7 @@ def test_before_an_empty_batch_the_oracle_does_the_same_work_with_contents_that_
     time(pair)
     told = pair.court.told
     empty = [index for index, order in enumerate(told) if isinstance(order, wire.Arm) and order.empty]
-    assert len(empty) == 10
+    assert len(empty) == 12  # two of them find out how long a flush takes
     assert {told[index + 1] for index in empty} == {wire.Deal(0, blank=True)}
 
 
@@ -288,20 +287,35 @@ def test_clocks_that_disagree_are_a_doubt() -> None:
 
 def test_what_a_process_needs_longer_to_start_any_kernel_is_not_in_its_time() -> None:
     pair = ScriptedPair(per_call_ns=10_000)
-    pair.reading = lambda arm: pair.empty_ns + len(arm.order) * (200 + (1000 if arm.empty else 10_000))
+    pair.reading = lambda arm: pair.empty_ns + len(arm.order) * (200 + (START_NS if arm.empty else 10_000))
     timing = time(pair).result.timing
     assert timing is not None
     assert {batch.per_call_ns for batch in timing.batches} == {10_000.0}
 
 
-@pytest.mark.parametrize(("output_bytes", "doubts"), [(4, ("clocks-disagree",)), (1 << 20, ())])
-def test_an_output_that_leaves_the_cache_after_the_end_event_is_no_doubt(
-    output_bytes: int, doubts: tuple[str, ...]
+@pytest.mark.parametrize(("per_call_ns", "doubts"), [(13_000, ("clocks-disagree",)), (11_000, ())])
+def test_a_submission_s_clock_that_says_much_less_than_the_referee_s_is_a_doubt(
+    per_call_ns: int, doubts: tuple[str, ...]
 ) -> None:
-    pair = ScriptedPair(per_call_ns=10_000)
-    pair.court.output_bytes = output_bytes
-    pair.reading = lambda arm: pair.empty_ns + len(arm.order) * (1000 if arm.empty else 13_000)
+    pair = ScriptedPair(per_call_ns=per_call_ns, claim=lambda place: 10_000.0)
     assert time(pair).result.doubts == doubts
+
+
+def test_every_flush_is_given_more_time_than_an_empty_gate_takes_with_all_that_is_in_it() -> None:
+    pair = ScriptedPair(empty_ns=24 * 30_000)
+    timing = time(pair).result.timing
+    assert timing is not None
+    per_call_ns = 30_000 + START_NS
+    assert {batch.flush_ns for batch in timing.batches} == {round(FLUSH_ALLOWANCE * per_call_ns)}
+    armed = [order.flush_ns for order in pair.orders(wire.Arm) if order.polls == POLLS]
+    assert armed[:2] == [0.0, 0.0]
+    assert set(armed[2:]) == {batch.flush_ns for batch in timing.batches}
+
+
+def test_where_there_is_no_queue_there_is_no_allowance() -> None:
+    timing = time(ScriptedPair(kind="cpu")).result.timing
+    assert timing is not None
+    assert {batch.flush_ns for batch in timing.batches} == {0.0}
 
 
 def test_a_batch_that_ran_before_it_was_released_is_run_again() -> None:
@@ -372,8 +386,9 @@ def test_after_its_time_is_up_a_case_takes_what_it_needs_at_the_least() -> None:
 
 def test_the_next_process_need_not_find_out_what_the_first_one_did() -> None:
     pair = ScriptedPair()
-    (timed,) = together(pair, forms=[Form(6, False, 10_000.0)])
+    (timed,) = together(pair, forms=[Form(6, False, 10_000.0, 60_000.0)])
     assert timed.result.timing is not None
+    assert {batch.flush_ns for batch in timed.result.timing.batches} == {60_000.0}
     assert {batch.calls for batch in timed.result.timing.batches} == {12}
     assert len(pair.orders(wire.Rehearse)) == 1
     assert {order.order for order in pair.orders(wire.Rehearse)} == {tuple(range(6))}
@@ -455,8 +470,8 @@ def test_contents_are_dealt_and_outputs_judged_where_the_contestant_sits_whose_t
             dealt.append(court.turn_of[place - 1 if armed else place + 1])
         if isinstance(order, wire.Deal | wire.Judge):
             assert order.seat == dealt[-1]
-    # Two first deals, then five samples of four gates each.
-    assert (dealt.count(2), dealt.count(5)) == (22, 22)
+    # Two first deals, two empty gates for the flush's allowance, then five samples of four gates each.
+    assert (dealt.count(2), dealt.count(5)) == (24, 24)
 
 
 def test_who_dies_in_block_seven_leaves_the_others_to_go_on() -> None:

@@ -76,10 +76,11 @@ class Contestant:
         """Device context and the harness's own kernels. A device that cannot share a page has no gate."""
         missing = ""
         if self.device != "cpu":
+            from harness.devices import DEFAULT_CACHE_BYTES, describe_device
             from harness.timing.enqueue import Queue
             from harness.timing.flush import Flush
 
-            self.flush = Flush(order.cache_bytes)
+            self.flush = Flush(describe_device(self.device)["cache_bytes"] or DEFAULT_CACHE_BYTES)
             self.flush()
             try:
                 self.queue = Queue(self.page_fd, self.flush)
@@ -145,8 +146,8 @@ class Contestant:
         if self.queue is None:
             claims = self._step(order.order, empty=False)
         else:
-            self._enqueue(None, order.order, empty=True, events=True, polls=0)
-            self._enqueue(None, order.order, empty=False, events=True, polls=0)
+            self._enqueue(None, order.order, empty=True, events=True)
+            self._enqueue(None, order.order, empty=False, events=True)
             claims = self.queue.claims_ns(len(order.order))
         self.say(wire.Rehearsed(tuple(claims)))
 
@@ -159,18 +160,28 @@ class Contestant:
             claims = self._step(order.order, order.empty)
             self.say(wire.Done(order.generation))
         else:
-            expired = self._enqueue(order.generation, order.order, order.empty, order.events, order.polls)
+            expired = self._enqueue(
+                order.generation, order.order, order.empty, order.events, order.polls, order.flush_ns
+            )
             self.say(wire.Armed(order.generation, expired))
             claims = self.queue.claims_ns(len(order.order) if order.events else 0)
         self.say(wire.Claims(order.generation, tuple(claims)))
 
     # --- calls -----------------------------------------------------------------------------------------
 
-    def _enqueue(self, generation: int | None, order: Any, empty: bool, events: bool, polls: int) -> bool:
+    def _enqueue(
+        self,
+        generation: int | None,
+        order: Any,
+        empty: bool,
+        events: bool,
+        polls: int = 0,
+        flush_ns: float = 0.0,
+    ) -> bool:
         mapping = self.mapping
         touch, reveals = (mapping.zeros, mapping.reveals) if mapping is not None else (None, None)
         call, seal = (self.queue.start_nothing, self._seal_stand_in) if empty else (self._call, self._seal)
-        expired: bool = self.queue.enqueue(generation, order, call, seal, touch, reveals, events, polls)
+        expired: bool = self.queue.enqueue(generation, order, call, seal, touch, reveals, events, polls, flush_ns)
         return expired
 
     def _step(self, order: Any, empty: bool) -> list[float]:

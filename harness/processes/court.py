@@ -152,11 +152,16 @@ class Court:
     @property
     def device(self) -> Device:
         """The device as the oracle sees it; the first look waits for the oracle."""
+        self.await_device()
+        assert self._device is not None
+        return self._device
+
+    def await_device(self) -> None:
+        """Wait until the oracle has its device. DeviceError if there is none."""
         if self._device is None:
             opened = self.hear(wire.Opened, timeout_s=START_S)
             self._device = read_dataclass(Device, opened.device, "device")
             self.software: dict[str, Any] = opened.software
-        return self._device
 
     def ask(self, order: Any, answer: type, *, timeout_s: float = ORACLE_S) -> Any:
         """The oracle's answer. What goes wrong there is the problem's or the machine's, never a submission's."""

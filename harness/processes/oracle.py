@@ -49,8 +49,6 @@ class Layout:
     spans: Spans
     """Where the sets' own lines lie."""
     size_bytes: int
-    output_bytes: int
-    """Of one call's output."""
 
     @property
     def sets(self) -> int:
@@ -167,7 +165,7 @@ class Oracle:
         handles = tuple(
             seats[number].arena.handle if number in seats else None for number in range(len(self._memory_fds))
         )
-        return wire.Staged(layout.plan, handles, layout.size_bytes, layout.sets, layout.output_bytes)
+        return wire.Staged(layout.plan, handles, layout.size_bytes, layout.sets)
 
     def _layout(self, original: Any, order: wire.Stage) -> Layout:
         """Places for shared inputs, for as many sets as fit when all seats have them, and for late lines."""
@@ -187,8 +185,7 @@ class Oracle:
         inputs, outputs = (list(column) for column in zip(*plans, strict=True))
         spans = spans_of(inputs, tuple(places.values()), self._device)
         plan = {"inputs": inputs, "outputs": outputs, "reveals": room(spans, planner)}
-        output_bytes = sum(sharing.span_bytes(tensor) for tensor in sharing.tensors(output))
-        return Layout(plan, spans, max(planner.size_bytes, 1), output_bytes)
+        return Layout(plan, spans, max(planner.size_bytes, 1))
 
     def _seats(self, layout: Layout, numbers: Sequence[int]) -> dict[int, Seat]:
         """An arena for each; none is left when one of them finds no room.

@@ -14,7 +14,6 @@ from typing import Any
 
 from harness import wire
 from harness.cases import Case
-from harness.devices import DEFAULT_CACHE_BYTES
 from harness.errors import DeviceError
 from harness.processes.court import START_S, Court, NoRoom, not_set_up
 from harness.processes.isolation import Limits, confine, memory_file, prune_caches
@@ -105,12 +104,11 @@ class Pair:
         self.isolation = confine(self._contestant.process, setting.limits)
 
     def begin_prepare(self) -> None:
-        """Wait for the interpreter and let it make its device context; several contestants may do so at once."""
-        order = wire.Prepare(self.court.device.cache_bytes or DEFAULT_CACHE_BYTES)
+        """Wait for the interpreter and let it make its device context: several may do so at once, the oracle too."""
         try:
             assert self._contestant is not None
             self._contestant.receive(wire.Started, timeout_s=START_S)
-            self._contestant.send(order)
+            self._contestant.send(wire.Prepare())
         except PeerEnded as ended:
             raise DeviceError(f"a contestant process could not start: {ended.message}\n{self.output}") from None
         self._preparing = self.is_prepared = True
@@ -120,6 +118,7 @@ class Pair:
         if not self._preparing:
             self.begin_prepare()
         self._preparing = False
+        self.court.await_device()
         try:
             report = self.hear_contestant(wire.Prepared, timeout_s=START_S)
         except PeerEnded as ended:

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from harness.processes.reveal import LINES, WORDS, Reveals
+from harness.timing.allowance import Allowance
 from harness.timing.flush import Flush
 from harness.timing.gate import DONE, EXPIRED, PAGE_BYTES, RELEASE
 
@@ -62,6 +63,7 @@ class Queue:
         if int(code) != 0:
             raise RuntimeError(f"the driver would not map the gate's page (error {int(code)})")
         self._flush = flush
+        self._allowance = Allowance()
         self._events = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(calls)
         ]
@@ -71,7 +73,9 @@ class Queue:
         opened = self._words[RELEASE].item()
         self._gate(opened, 1)
         self._gate(opened + 1, 1)  # takes the branch that gives up
+        self._allowance.begin()
         self._flush()
+        self._allowance.wait(1.0)
         self.start_nothing()
         _done_kernel[(1,)](self._words, int(self._words[DONE].item()), DONE, num_warps=1)
         arena = torch.zeros(2 * LINES * WORDS, dtype=torch.int32, device="cuda")
@@ -106,23 +110,26 @@ class Queue:
         reveals: Reveals | None,
         events: bool,
         polls: int,
+        flush_ns: float,
     ) -> bool:
         """Enqueue a batch behind the gate of `generation` (None: no gate); True if the gate gave up meanwhile.
 
-        Each call: flush, touch, reveal, `call(index)`, `seal(index, output)`; with `events`, one before and one behind
-        the call. An event holds up what comes after it until all before it has ended, and for how long differs from
-        batch to batch by up to 1 us: batches whose time counts have none. The touch brings the
-        empty batch's stand-in output into the cache, where a real output lies when it is sealed, in both
-        kinds of batch; so the seal costs the same in both. The reveal puts the late lines of this call's
-        inputs in their places.
+        Each call: flush, touch, wait, reveal, `call(index)`, `seal(index, output)`; with `events`, one before and one
+        behind the call. An event holds up what comes after it until all before it has ended, and for how long differs
+        from batch to batch by up to 1 us: batches whose time counts have none. The touch brings the empty batch's
+        stand-in output into the cache, where a real output lies when it is sealed, in both kinds of batch; so the
+        seal costs the same in both. The wait ends `flush_ns` after the flush began, however long flush and touch took.
+        The reveal puts the late lines of this call's inputs in their places.
         """
         torch.cuda.synchronize()
         if generation is not None:
             self._gate(generation, polls)
         for (start, end), index in zip(self._events, order, strict=False):
+            self._allowance.begin()
             self._flush()
             if touch is not None:
                 self._flush.touch(touch)
+            self._allowance.wait(flush_ns)
             if reveals is not None:
                 self.reveal(reveals, index)
             if events:
