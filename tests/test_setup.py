@@ -85,7 +85,7 @@ def test_a_contestant_that_cannot_be_started_again_is_a_line_too(
     with Court(PROBLEM, "cpu") as court, Pair(court, setting(tmp_path)) as pair:
         pair.drop()
         monkeypatch.setattr("harness.processes.court.launch", full)
-        one_line(lambda: pair.attached(wire.Staged({}, ("",), 1, 1, 4)).__enter__())
+        one_line(lambda: pair.attached(wire.Staged({}, ("",), 1, 1)).__enter__())
 
 
 def test_a_pipe_or_a_seal_that_is_refused_closes_what_was_open(monkeypatch: pytest.MonkeyPatch) -> None:
