@@ -45,12 +45,12 @@ from harness.processes.peer import printable
 from harness.progress import Listener, Progress, Stages
 from harness.record import Batch, Device, Outcome, ProblemVersion, Record, Software, Submission, TimingClass
 from harness.replication import lost, mark
-from harness.timing.sampling import SHARED, Pace
+from harness.timing.sampling import Pace, shared
 from harness.verify import verify
 
 PRECISION = 0.0025
 """Half-width of every pair's 95 % interval, as a share, where nothing else is asked: half of the tie band."""
-MIN_HEATS, MAX_HEATS = 3, 12
+MIN_HEATS, MAX_HEATS = 4, 12
 """Fresh processes of every kernel: at the least, and at the most."""
 
 
@@ -179,7 +179,7 @@ class _Contest:
         """Heat after heat, until every pair is as exact as asked."""
         budget = Budget(self.contest.max_seconds)
         while len(self._contenders()) > 1:
-            pace = Pace(PRECISION, SHARED, budget.until_ns(heats))
+            pace = Pace(PRECISION, shared(len(self.cases)), budget.until_ns(heats))
             self._heat(heats, heats.round(self.seed, pace, watch))
             count = heats.number + 1
             if self.stopped_by or len(self._contenders()) < 2:

@@ -41,7 +41,7 @@ from harness.record import (
 )
 from harness.replication import is_enough, lost, merge, void
 from harness.roofline import floor_for, rates_for
-from harness.timing.sampling import SHARED, Pace
+from harness.timing.sampling import Pace, shared
 from harness.verify import result, verify
 
 PRECISION = 0.005
@@ -172,8 +172,8 @@ class _Run:
         """All cases in the current heat's process, in an order of its own."""
         found = []
         precision = self.request.precision
-        shared = SHARED if precision >= PRECISION else 2 * SHARED
-        pace = Pace(precision / 2, shared if heats.least > 1 else None, budget.until_ns(heats))
+        batches = shared(len(self.benchmarks)) * (1 if precision >= PRECISION else 2)
+        pace = Pace(precision / 2, batches if heats.least > 1 else None, budget.until_ns(heats))
         heat = heats.round(self.seed, pace, watch)
         stage = "benchmark" if heats.least == 1 else f"benchmark, process {heats.number + 1}"
         for done, case in enumerate(heats.shuffled(self.benchmarks, self.seed)):

@@ -18,10 +18,8 @@ from harness.measure import Round
 from harness.processes.court import Court
 from harness.processes.pair import Pair, Setting, wall_ns
 from harness.record import Outcome
+from harness.statistics import LOOKS
 from harness.timing.sampling import Pace
-
-AT_ONCE = 4
-"""Heats whose device contexts are made together, between two timed heats: that takes as long as for one."""
 
 
 class Budget:
@@ -122,8 +120,14 @@ class Heats:
 
     @property
     def _ahead(self) -> int:
-        """Heats to have ready after the first ones: none where the processor itself is what is timed."""
-        return 1 if self.court.kind == "cpu" or self.number + 1 < self.least else AT_ONCE
+        """Heats whose device contexts are made together, after the first ones: all up to the next look.
+
+        That takes hardly longer than one. Where the processor itself is what is timed, nothing is made ready.
+        """
+        done = self.number + 1
+        if self.court.kind == "cpu" or done < self.least:
+            return 1
+        return next((look for look in LOOKS if look > done), done + 1) - done
 
     def load(self) -> Iterator[tuple[int, wire.Loaded | Outcome]]:
         """Import one submission after another in the current heat's processes: what it defines, or how it failed."""

@@ -5,6 +5,7 @@ Stopping looks only at how wide the interval is, at a few fixed counts, and neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,10 +27,10 @@ LOOKS = (4, 6, 8, 12, 16, 24, 32, 48, 64)
 SLOW_LOOKS = (3, 4, 6, 8)
 """The same where one call takes seconds (an interpreter)."""
 SLOW_CALL_NS = 0.2e9
-SHARED = 2
-"""Batches of one process where several share a number. On an H200, small kernels' times differ by 0.2 to 0.3 us from
-process to process, in most cases alike, and by 0.1 us from batch to batch: the next process tells more than the next
-batch."""
+SHARED, SHARED_BY_ALL = 2, 8
+"""Batches of one process where several share a number: of each case, and at the least of all its cases together. On an
+H200, small kernels' times differ by 0.1 us from process to process and by 0.07 us from batch to batch: where there is
+more than one case to time in it, the next process tells more than the next batch."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class Pace:
     """Batches at the most, where other processes add theirs."""
     until_ns: int | None = None
     """On the referee's clock: after this, no batch is begun that is not needed at the least."""
+
+
+def shared(cases: int) -> int:
+    """How many batches of each of so many cases one process takes, where several share a number."""
+    return max(SHARED, math.ceil(SHARED_BY_ALL / cases))
 
 
 @dataclass(frozen=True)
