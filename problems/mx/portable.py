@@ -5,6 +5,7 @@ and of a key made from (seed, stream), and the hash's upper 16 bits pick one of 
 always built on the host. Nothing but integer arithmetic and a table look-up happens on the device.
 """
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterator
@@ -22,13 +23,15 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+@functools.cache
 def normal_table(regime: str = "normal", divisor: float = 1.0, shift: float = 1.0) -> torch.Tensor:
     """The 65536 equally likely bfloat16 values of a distribution, ascending, on the CPU.
 
     Entry i of the plain table is bf16(z_i), z_i = Phi^-1((i + 1/2) / 65536) in float64: a standard normal cut at 4.2
     sigma. `shifted` is bf16(z + shift), `heavy` bf16(z**3), up to 19 standard deviations; `dominant` draws like
     `normal` (see `plant_dominant`). At the end every entry becomes bf16(entry / divisor), which is what
-    `randn(dtype=bfloat16) / sqrt(d)` gives. Raises ValueError for an unknown regime.
+    `randn(dtype=bfloat16) / sqrt(d)` gives. Made once and kept: don't write to it. Raises ValueError for an unknown
+    regime.
     """
     if regime not in REGIMES:
         raise ValueError(f"unknown regime {regime!r}: expected one of {', '.join(REGIMES)}")
