@@ -23,13 +23,14 @@ from harness.compare import (
     standings,
 )
 from harness.devices.monitor import Missing, Monitor
-from harness.errors import SubmissionError
+from harness.errors import DeviceError, SubmissionError
 from harness.evaluate import (
     cases_of,
     device_lock,
     joined_class,
     left_out,
     machine,
+    no_further,
     outlived,
     setting_of,
     untimed_class,
@@ -195,7 +196,14 @@ class _Contest:
                 if self.stopped_by:
                     return
             self.listen(Progress("start further processes"))
-            self.load(heats)
+            try:
+                self.load(heats)
+            except DeviceError as error:
+                if count < MIN_HEATS:
+                    raise
+                self.stopped_by = "device"
+                self.notes += (no_further("heat", count, error),)
+                return
 
     def _heat(self, heats: Heats, heat: Round) -> None:
         for done, case in enumerate(heats.shuffled(self.cases, self.seed)):

@@ -159,7 +159,13 @@ class _Run:
             if incomplete or failed or self._is_over(heats, merged, budget):
                 break
             self.listen(Progress("start another process"))
-            heats.next()
+            try:
+                heats.next()
+            except DeviceError as error:
+                if heats.number < heats.least - 1:
+                    raise
+                self.notes += (no_further("process", heats.number + 1, error),)
+                break
         self.results += [self._beside_roofline(case, heats.court) for case in merged]
 
     def _heat(
@@ -226,14 +232,15 @@ class _Run:
     def look_at(self, court: Court, heats: Heats, watch: Monitor | Missing) -> None:
         """What the record says of the machine, while its processes are there."""
         notes = (*heats.notes, *self.notes)
-        notes += lost((each.name, each.timing.batches) for each in self.results if each.timing is not None)
+        named = lost((each.name, each.timing.batches) for each in self.results if each.timing is not None)
+        notes += tuple(each for each in named if each != self.unsteady)
         if isinstance(watch, Missing) and self.request.device != "cpu":
             notes += (f"clocks, power and other processes are not recorded: {watch.reason}",)
         device, software = machine(court, watch)
         self.facts = {
             "device": device,
             "software": software,
-            "isolation": heats.current[0].isolation,
+            "isolation": heats.isolation,
             "output": heats.output,
             "notes": notes,
         }
@@ -300,6 +307,11 @@ def outlived(case: Case, stage: str, step: Callable[[Case], CaseResult]) -> Case
 def left_out(readings: str, case: str, reason: str) -> str:
     """A note on readings that count nowhere, since the device had no room for a case beside them."""
     return f"{readings} is left out and was the last: {case}: {reason}"
+
+
+def no_further(what: str, count: int, error: DeviceError) -> str:
+    """A note on processes that could not be started, where those before are enough."""
+    return f"no further {what} after {count}: {error}"
 
 
 def setting_of(submission: Submission, limits: Limits, caches: Path) -> Setting:

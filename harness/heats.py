@@ -17,7 +17,7 @@ from harness.devices.monitor import Missing, Monitor
 from harness.measure import Round
 from harness.processes.court import Court
 from harness.processes.pair import Pair, Setting, wall_ns
-from harness.record import Outcome
+from harness.record import Layer, Outcome
 from harness.statistics import LOOKS
 from harness.timing.sampling import Pace
 
@@ -157,6 +157,11 @@ class Heats:
         """The processes of this run that hold the device."""
         live = [pair for pairs in (*self._waiting, self.current) for pair in pairs.values() if pair.is_prepared]
         return (self.court.pid, *(pair.pid for pair in live if pair.pid is not None))
+
+    @property
+    def isolation(self) -> tuple[Layer, ...]:
+        """What the latest process of the first submission is kept apart by."""
+        return next(pair.isolation for pair in (*self.current.values(), *reversed(self.past)))
 
     @property
     def output(self) -> str:

@@ -71,13 +71,16 @@ def lost(cases: Iterable[tuple[str, Sequence[Batch]]]) -> tuple[str, ...]:
 
 
 def void(results: Sequence[CaseResult]) -> tuple[tuple[CaseResult, ...], str]:
-    """Mark the batches beside which a canary moved, and say why the run cannot be trusted if there are too many."""
+    """Mark the batches beside which a canary moved, and say why the run cannot be trusted if there are too many.
+
+    All of one case's are too many.
+    """
     samples = [each.timing.batches if each.timing is not None else () for each in results]
     marked, _, why = mark(samples)
     return tuple(
         replace(each, timing=replace(each.timing, batches=batches)) if each.timing is not None else each
         for each, batches in zip(results, marked, strict=True)
-    ), why
+    ), why or next(iter(lost((each.name, batches) for each, batches in zip(results, marked, strict=True))), "")
 
 
 def mark(cases: Sequence[Sequence[Batch]]) -> tuple[list[tuple[Batch, ...]], float, str]:

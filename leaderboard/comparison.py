@@ -326,7 +326,9 @@ def remarks(comparison: Comparison) -> list[tuple[str, str]]:
     if comparison.voided_share:
         lines.append(f"{percent(comparison.voided_share)} of the blocks voided, alike for all kernels")
     said = [(line, "dim") for line in (*lines, *comparison.notes)]
-    if comparison.control_of is not None and comparison.control_of not in failures(comparison):
+    failed = failures(comparison)
+    compared = len(comparison.entries) - len(failed) > 1
+    if comparison.control_of is not None and comparison.control_of not in failed and compared:
         said.append(_control(comparison.control_of, comparison.control_result))
     if not comparison.complete:
         why = f" ({comparison.stopped_by})" if comparison.stopped_by else ""

@@ -247,6 +247,12 @@ def test_why_a_kernel_failed_is_said_once_and_its_copy_is_not_spoken_of() -> Non
     assert "copy" not in page
 
 
+def test_the_copy_of_the_only_kernel_that_is_left_is_not_spoken_of() -> None:
+    what = replace(failed(), control_of="good.py", control_result=INVALID)
+    assert not any("copy" in line for line in shown(what))
+    assert "copy" not in comparison_html(what)
+
+
 def test_a_doubt_about_the_whole_is_not_repeated_for_each_case() -> None:
     doubt = Ratio("INVALID", None, reason="another process used the GPU during 31 % of the batches")
     own = Ratio("INVALID", None, reason="on m=32, every block was voided")

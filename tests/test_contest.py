@@ -20,7 +20,7 @@ from harness.cases import Case
 from harness.compare import Comparison
 from harness.contest import MAX_HEATS, Contender, Contest, _Contest, compare_kernels, labels
 from harness.devices.monitor import Missing
-from harness.errors import SubmissionError
+from harness.errors import DeviceError, SubmissionError
 from harness.heats import Heats
 from harness.measure import Round, Timed
 from harness.problem import load_problem
@@ -368,3 +368,26 @@ def test_the_tests_are_those_of_a_ranked_run(tmp_path: Path) -> None:
     chosen = (Case({"rows": 3, "columns": 3, "seed": 9}),)
     run = _Contest(replace(asked, cases=chosen), lambda progress: None)
     assert (run.tests, run.cases) == (chosen, chosen)
+
+
+def test_a_device_that_gives_no_more_processes_ends_it_with_the_heats_that_are_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(pair: ScriptedPair) -> None:
+        started.append(pair)
+        if len(started) > 4 * most:
+            raise DeviceError("a contestant process could not use the device: CUDA error: out of memory")
+        pair.is_prepared = True
+
+    monkeypatch.setattr(ScriptedPair, "begin_prepare", begin)
+    most, started = 5, []  # type: ignore[var-annotated]
+    found = play(lambda kernel, heat, case: None, tmp_path, monkeypatch)
+    assert found.stopped_by == "device"
+    assert [pair.overall.heats for pair in found.pairs] == [5] * 3
+    assert [pair.overall.verdict for pair in found.pairs] == ["FASTER"] * 3
+    assert found.notes == (
+        "no further heat after 5: a contestant process could not use the device: CUDA error: out of memory",
+    )
+    most, started = 3, []
+    with pytest.raises(DeviceError, match="out of memory"):
+        play(lambda kernel, heat, case: None, tmp_path, monkeypatch)

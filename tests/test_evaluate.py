@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from harness.errors import DeviceError
 from harness.evaluate import Request, evaluate
+from harness.heats import Heats
 from harness.measure import Round, Timed, measure
 from harness.problem import load_problem
 from harness.processes.court import NoRoom
@@ -400,3 +402,27 @@ def test_a_case_that_has_no_room_in_a_later_process_leaves_what_the_processes_be
     (note,) = [note for note in record.notes if "left out" in note]
     assert note.startswith("process 3 is left out and was the last: rows=") and "does not fit" in note
     assert measured.count(2) == 2  # the third case was not even begun
+
+
+def test_a_device_that_gives_no_more_processes_leaves_what_those_before_have(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes are the least here, and no number of them is exact enough."""
+
+    def next_heat(heats: Heats) -> Any:
+        if heats.number + 1 == most:
+            raise DeviceError("a contestant process could not use the device: CUDA error: out of memory")
+        return real(heats)
+
+    real, most = Heats.next, 3
+    monkeypatch.setattr(Heats, "next", next_heat)
+    monkeypatch.setattr("harness.evaluate.is_enough", lambda merged, precision: False)
+    monkeypatch.setattr(Request, "processes", (2, 4))
+    record = run(RIGHT, mode="leaderboard")
+    assert end(record) == ("passed", "")
+    assert record.is_ranked and record.isolation
+    assert {case.timing.processes for case in record.timed if case.timing} == {3}
+    assert "no further process after 3: a contestant process could not use the device" in " ".join(record.notes)
+    most = 1
+    with pytest.raises(DeviceError, match="out of memory"):
+        run(RIGHT, mode="leaderboard")

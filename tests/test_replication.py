@@ -100,6 +100,18 @@ def test_a_case_whose_batches_were_all_voided_is_never_enough_and_is_named() -> 
     )
 
 
+def test_a_run_that_lost_a_case_cannot_be_trusted_however_many_batches_the_others_have() -> None:
+    steady = merge([process(0, *[100.0] * 20, canaries=(70_000.0, 60_000.0))])
+    moved = replace(
+        merge([process(number, 100.0, canaries=(each, 60_000.0)) for number, each in enumerate((68_000.0, 72_000.0))]),
+        name="m=2",
+    )
+    (_, gone), why = void([steady, moved])
+    assert gone.timing is not None and all(batch.is_voided for batch in gone.timing.batches)
+    assert why == "m=2: the referee's own kernels moved beside every batch, and its time is one of voided batches"
+    assert void([steady, steady])[1] == ""
+
+
 def test_batches_beside_a_canary_that_moved_are_voided_and_count_nowhere() -> None:
     steady = [Batch(10, 2000, 1000, block=index, canaries_ns=(70_000.0, 60_000.0)) for index in range(9)]
     moved = Batch(10, 9000, 1000, block=9, canaries_ns=(70_000.0, 61_300.0))
