@@ -38,7 +38,7 @@ SETTLE_S = 0.003
 times as much (H200, 6 us kernel)."""
 DISAGREE_SHARE, DISAGREE_NS = 0.03, 1500.0
 """Beyond the larger of these, two clocks that should agree do not."""
-FLUSH_ALLOWANCE = 1.75
+FLUSH_ALLOWANCE = 1.5
 """What a flush is given, as a multiple of an empty gate's time per call without any such wait: enough to drive out a
 cache full of written lines, which is half of what the flush itself reads."""
 CARRIED_SHARE, CARRIED_NS = 0.10, 3000.0
