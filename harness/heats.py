@@ -66,8 +66,7 @@ class Heats:
             for _ in range(self.least):
                 self._start()
             self._prepare(self.least)
-            for _ in range(self._in_advance()):
-                self._start()
+            self._start_ahead()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -76,16 +75,20 @@ class Heats:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        pairs = [pair for each in (*self._waiting, self.current) for pair in each.values()]
         with contextlib.ExitStack() as stack:
-            for pairs in (*self._waiting, self.current):
-                for pair in pairs.values():
-                    stack.push(pair.__exit__)
+            for pair in pairs:
+                stack.push(pair.__exit__)
+            for pair in pairs:
+                pair.signal_end()
         self._waiting, self.current = [], {}
 
-    def _in_advance(self) -> int:
-        """Further heats whose interpreters start while the first ones are at work: as many as idle cores can do."""
+    def _start_ahead(self) -> None:
+        """Start interpreters of later heats while another is timed: as many as idle cores can do."""
         cores = 0 if self.court.kind == "cpu" or self.least == 1 else (os.cpu_count() or 1) // 2
-        return min(self.most - self.least, cores // len(self.settings))
+        started = sum(not pair.is_prepared for pairs in self._waiting for pair in pairs.values())
+        for _ in range(min(self.most - self._started, (cores - started) // len(self.settings))):
+            self._start()
 
     def _start(self) -> None:
         """Start a heat's interpreters; nothing is loaded and no device is touched yet."""
@@ -107,6 +110,8 @@ class Heats:
     def next(self) -> dict[int, Pair]:
         """End the current heat and give the next one's pairs, prepared; load them before use."""
         for pair in self.current.values():
+            pair.signal_end()
+        for pair in self.current.values():
             pair.__exit__(None, None, None)
             self.past.append(pair)
         self.current = {}
@@ -116,6 +121,7 @@ class Heats:
             self._prepare(self._ahead)
         self.current = self._waiting.pop(0)
         self.number += 1
+        self._start_ahead()
         return self.current
 
     @property

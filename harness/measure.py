@@ -21,6 +21,7 @@ from harness.processes.pair import Pair, wall_ns
 from harness.processes.peer import PeerEnded
 from harness.record import Batch, CaseResult, DeviceState, Doubt, Judgement, Outcome, StoppedBy, Timing, TimingClass
 from harness.timing.sampling import CLAIMED, MAX_CALLS, Pace, Plan, plan, stop
+from harness.timing.slots import shift
 from harness.timing.start import START_NS
 from harness.verify import failure, judgement, result, verdict
 
@@ -340,7 +341,8 @@ class _Blocks:
         readings: dict[int, list[tuple[str, int, tuple[float, ...]]]] = {id(turn): [] for turn in turns}
         self.canaries = []
         state: DeviceState | None = None
-        for each, letters in orders:
+        for half, (each, letters) in enumerate(orders):
+            ahead = shift(2 * number + half, calls)
             indices = tuple(self.draw.sample(range(self.sets), calls))
             found = self._renew(indices, watched=state is None)
             state = state or found
@@ -350,7 +352,8 @@ class _Blocks:
                 with turn.surviving():
                     for letter in letters[id(turn)]:
                         order = tuple(self.draw.sample(indices, calls))
-                        reading, claims = self._gate(turn, order, letter == "E", turn.by_message or number < 0)
+                        events = turn.by_message or number < 0
+                        reading, claims = self._gate(turn, order, letter == "E", events, ahead)
                         readings[id(turn)].append((letter, reading, claims))
         canaries = tuple(statistics.fmean(each) for each in zip(*self.canaries, strict=True))
         for turn in self.active:
@@ -367,13 +370,15 @@ class _Blocks:
             (turn.claimed if number < 0 else turn.batches).append(batch)
             turn.empty_claims += [claim for letter, _, claims in gates if letter == "E" for claim in claims]
 
-    def _gate(self, turn: _Turn, order: tuple[int, ...], empty: bool, events: bool) -> tuple[int, tuple[float, ...]]:
+    def _gate(
+        self, turn: _Turn, order: tuple[int, ...], empty: bool, events: bool, ahead: int = 0
+    ) -> tuple[int, tuple[float, ...]]:
         """Arm, deal, release, read; then judge while the contestant settles. Reading in ns, claims in ns per call."""
         pair = turn.pair
         seconds = pair.setting.limits.call_s * len(order) + 10
         for _ in range(3):
             generation = pair.next_generation()
-            arm = wire.Arm(generation, order, empty, turn.by_message, events, POLLS, turn.flush_ns)
+            arm = wire.Arm(generation, order, empty, turn.by_message, events, POLLS, turn.flush_ns, ahead)
             try:
                 armed: wire.Armed = turn.ask(arm, wire.Armed, seconds)
                 if not empty or not turn.by_message:

@@ -76,6 +76,7 @@ class Arm:
 
     `empty` starts an empty kernel in each call's place (by message, nothing at all), `events` times each of them by the
     contestant's own events. `polls` bounds how long the gate waits. Each call begins `flush_ns` after its flush began.
+    `shift` empty kernels go ahead of the gate.
     """
 
     generation: int
@@ -85,6 +86,7 @@ class Arm:
     events: bool
     polls: int
     flush_ns: float = 0.0
+    shift: int = 0
 
 
 @dataclass(frozen=True)

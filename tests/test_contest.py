@@ -235,6 +235,9 @@ class ScriptedPair:
     def __enter__(self) -> ScriptedPair:
         return self
 
+    def signal_end(self) -> None:
+        """Ends it no earlier than `__exit__`."""
+
     def __exit__(self, *_: object) -> None:
         self.pid = None
 

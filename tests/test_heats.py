@@ -28,6 +28,9 @@ class ScriptedPair:
         self.done.append("start")
         return self
 
+    def signal_end(self) -> None:
+        """Ends it no earlier than `__exit__`."""
+
     def __exit__(self, *_: object) -> None:
         self.pid = None
         self.done.append("end")
@@ -70,6 +73,28 @@ def test_a_retired_submission_ends_everywhere_and_is_never_started_again(heats: 
             assert [heats.current[index].setting for index in heats.current] == ["a", "c"]
     assert len(done("a")) == len(done("c")) == 5
     assert len(done("b")) == 3
+    assert all(pair.pid is None for pair in ScriptedPair.made)
+
+
+@pytest.mark.parametrize(
+    ("cores", "started"), [(16, [5, 5, 5, 6, 10, 10, 10, 10, 12]), (2, [3, 3, 3, 4, 8, 8, 8, 8, 12])]
+)
+def test_on_a_gpu_interpreters_start_ahead_and_contexts_are_made_up_to_the_next_look(
+    cores: int, started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ScriptedPair.made = []
+    monkeypatch.setattr("harness.heats.Pair", ScriptedPair)
+    monkeypatch.setattr("harness.heats.os.cpu_count", lambda: cores)
+    settings: Any = ["a", "b", "c"]
+    court: Any = SimpleNamespace(kind="cuda", pid=0)
+    seen, prepared = [], []
+    with Heats(court, settings, 3, 12) as heats:
+        for _ in range(9):
+            heats.next()
+            seen.append(len(ScriptedPair.made) // 3)
+            prepared.append(sum(pair.is_prepared for pair in ScriptedPair.made) // 3)
+    assert seen == started
+    assert prepared == [3, 3, 3, 4, 8, 8, 8, 8, 12]
     assert all(pair.pid is None for pair in ScriptedPair.made)
 
 

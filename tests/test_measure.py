@@ -15,7 +15,7 @@ from harness.measure import FLUSH_ALLOWANCE, POLLS, PROBE_POLLS, Form, Round, Ti
 from harness.processes.isolation import Limits
 from harness.processes.peer import PeerEnded
 from harness.record import Outcome
-from harness.timing.sampling import SHARED, Pace
+from harness.timing.sampling import MAX_CALLS, SHARED, Pace
 from harness.timing.start import START_NS
 
 RIGHT = wire.Judged(1, True, "", "bf16", 0.001, 0.01, 0.0, "pass", "")
@@ -162,9 +162,9 @@ def test_a_call_s_time_is_the_reading_less_the_empty_one_over_the_calls() -> Non
     timing = timed.result.timing
     assert timing is not None
     assert {batch.per_call_ns for batch in timing.batches} == {8212.0}
-    assert {batch.empty_ns for batch in timing.batches} == {2 * (700_000 + 24 * int(START_NS))}
+    assert {batch.empty_ns for batch in timing.batches} == {2 * (700_000 + MAX_CALLS * int(START_NS))}
     assert {batch.start_ns for batch in timing.batches} == {START_NS}
-    assert {batch.calls for batch in timing.batches} == {48}
+    assert {batch.calls for batch in timing.batches} == {2 * MAX_CALLS}
     assert {batch.claims_ns for batch in timing.batches} == {()}  # events would hold the queue up
     assert timing.empty_claim_ns == 1000.0 + START_NS
     assert timed.result.doubts == ()
@@ -249,7 +249,7 @@ def test_a_kernel_that_waits_for_the_gpu_is_timed_call_by_call_and_says_so() -> 
 def test_a_batch_that_does_not_fit_into_the_queue_is_halved() -> None:
     timing = time(ScriptedPair(queue_room=7)).result.timing
     assert timing is not None
-    assert {batch.calls for batch in timing.batches} == {12}
+    assert {batch.calls for batch in timing.batches} == {8}
 
 
 def test_on_the_cpu_the_gate_is_a_message() -> None:
@@ -302,7 +302,7 @@ def test_a_submission_s_clock_that_says_much_less_than_the_referee_s_is_a_doubt(
 
 
 def test_every_flush_is_given_more_time_than_an_empty_gate_takes_with_all_that_is_in_it() -> None:
-    pair = ScriptedPair(empty_ns=24 * 30_000)
+    pair = ScriptedPair(empty_ns=MAX_CALLS * 30_000)
     timing = time(pair).result.timing
     assert timing is not None
     per_call_ns = 30_000 + START_NS
@@ -310,6 +310,18 @@ def test_every_flush_is_given_more_time_than_an_empty_gate_takes_with_all_that_i
     armed = [order.flush_ns for order in pair.orders(wire.Arm) if order.polls == POLLS]
     assert armed[:2] == [0.0, 0.0]
     assert set(armed[2:]) == {batch.flush_ns for batch in timing.batches}
+
+
+@pytest.mark.parametrize(("calls", "shifts"), [(16, {0}), (8, {0, 2}), (4, {0, 1, 2, 3})])
+def test_gates_of_few_calls_begin_at_other_slots_of_the_queue_with_calls_and_empty_alike(
+    calls: int, shifts: set[int]
+) -> None:
+    pair = ScriptedPair()
+    together(pair, forms=[Form(calls, False, 10_000.0, 60_000.0)], pace=Pace(most=SHARED))
+    for empty in (False, True):
+        ahead = [order.shift for order in pair.orders(wire.Arm) if order.empty == empty and order.polls == POLLS]
+        counts = [ahead[-4:].count(each) for each in shifts]
+        assert set(ahead[-4:]) == shifts and len(set(counts)) == 1
 
 
 def test_where_there_is_no_queue_there_is_no_allowance() -> None:

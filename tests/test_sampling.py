@@ -7,6 +7,7 @@ import pytest
 from harness.record import Batch
 from harness.timing.sampling import LOOKS, SLOW_LOOKS, Pace, Plan, plan
 from harness.timing.sampling import stop as stop_at
+from harness.timing.slots import SLOTS, pads_before, pads_behind, shift
 
 PACE = Pace()
 
@@ -17,7 +18,7 @@ def stop(planned: Plan, batches: list[Batch], pace: Pace = PACE) -> str | None:
 
 @pytest.mark.parametrize(
     ("estimate_ns", "sets", "calls"),
-    [(6e3, 24, 24), (6e3, 5, 5), (2e6, 24, 10), (9e6, 24, 2), (50e6, 24, 2), (50e6, 1, 1)],
+    [(6e3, 24, 16), (6e3, 15, 8), (6e3, 5, 4), (6e3, 3, 3), (2e6, 24, 8), (9e6, 24, 2), (50e6, 24, 2), (50e6, 1, 1)],
 )
 def test_a_batch_holds_what_fits_into_twenty_milliseconds(estimate_ns: float, sets: int, calls: int) -> None:
     assert plan(estimate_ns, sets, on_cpu=False).calls == calls
@@ -30,15 +31,36 @@ def test_slow_calls_on_a_cpu_are_sampled_a_few_times() -> None:
 
 
 def test_a_plan_by_hand() -> None:
-    assert plan(6e3, 24, on_cpu=False) == Plan(24, (4, 6, 8, 12, 16, 24, 32, 48, 64), 0.5e9)
+    assert plan(6e3, 24, on_cpu=False) == Plan(16, (4, 6, 8, 12, 16, 24, 32, 48, 64), 0.5e9)
     assert plan(6e6, 24, on_cpu=False) == Plan(3, (4, 6, 8, 12, 16, 24, 32, 48, 64), 1e9)
     assert plan(0.2e9 + 1, 4, on_cpu=True) == Plan(1, (3, 4, 6, 8), 1e9)
     assert plan(0.0, 4, on_cpu=True) == Plan(4, (4, 6, 8, 12, 16, 24, 32, 48, 64), 0.5e9)
 
 
-@pytest.mark.parametrize(("renew_ns", "calls"), [(0.1e6, 24), (1e6, 12), (1.2e6, 10), (5e6, 8)])
+@pytest.mark.parametrize(("renew_ns", "calls"), [(0.1e6, 16), (0.8e6, 8), (1.2e6, 8), (5e6, 8)])
 def test_contents_that_take_long_to_make_make_smaller_batches(renew_ns: float, calls: int) -> None:
     assert plan(6e3, 24, on_cpu=False, renew_ns=renew_ns).calls == calls
+
+
+@pytest.mark.parametrize("calls", [4, 8, 16])
+@pytest.mark.parametrize("kernels", range(1, 9))
+@pytest.mark.parametrize("first", range(SLOTS))
+def test_every_call_s_kernels_come_to_each_slot_of_the_queue_alike(calls: int, kernels: int, first: int) -> None:
+    """Whatever number of kernels a call has, and whichever slot the first gate begins at."""
+    counts = dict.fromkeys(range(SLOTS), 0)
+    place = first
+    gates = max(1, SLOTS**2 // calls)
+    for gate in range(gates):
+        ahead = shift(gate, calls)
+        begin = place
+        place += ahead + 1  # the gate's own kernel
+        for call in range(calls):
+            place += pads_before(call)
+            counts[place % SLOTS] += 1
+            place += kernels
+        place += 1 + pads_behind(calls, ahead)
+        assert (place - begin) % SLOTS == 0
+    assert set(counts.values()) == {gates * calls // SLOTS}
 
 
 def batches(*per_call: int) -> list[Batch]:

@@ -161,7 +161,7 @@ class Contestant:
             self.say(wire.Done(order.generation))
         else:
             expired = self._enqueue(
-                order.generation, order.order, order.empty, order.events, order.polls, order.flush_ns
+                order.generation, order.order, order.empty, order.events, order.polls, order.flush_ns, order.shift
             )
             self.say(wire.Armed(order.generation, expired))
             claims = self.queue.claims_ns(len(order.order) if order.events else 0)
@@ -177,11 +177,14 @@ class Contestant:
         events: bool,
         polls: int = 0,
         flush_ns: float = 0.0,
+        shift: int = 0,
     ) -> bool:
         mapping = self.mapping
         touch, reveals = (mapping.zeros, mapping.reveals) if mapping is not None else (None, None)
         call, seal = (self.queue.start_nothing, self._seal_stand_in) if empty else (self._call, self._seal)
-        expired: bool = self.queue.enqueue(generation, order, call, seal, touch, reveals, events, polls, flush_ns)
+        expired: bool = self.queue.enqueue(
+            generation, order, call, seal, touch, reveals, events, polls, flush_ns, shift
+        )
         return expired
 
     def _step(self, order: Any, empty: bool) -> list[float]:

@@ -195,6 +195,11 @@ class Pair:
         if isinstance(report, Outcome):
             raise PeerEnded(report.verdict, f"started again after an earlier case ended it: {report.message}")
 
+    def signal_end(self) -> None:
+        """Tell the contestant to end; `__exit__` waits for that. Several told together end together."""
+        if self._contestant is not None:
+            self._contestant.signal_end()
+
     def drop(self) -> None:
         """End the contestant; the next case starts another."""
         assert self._contestant is not None

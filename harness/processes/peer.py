@@ -170,6 +170,10 @@ class Peer:
             return PeerEnded("crashed", f"the process was ended by {name}{hint.get(name, '')}")
         return PeerEnded("crashed", f"the process ended itself with exit status {code}")
 
+    def signal_end(self) -> None:
+        """Tell the child's whole process group to end, without waiting for it."""
+        _signal_end(self.process)
+
     def kill(self) -> None:
         """End the child's whole process group, now; safe to call again."""
         _kill(self.process)
@@ -185,11 +189,15 @@ class Peer:
         self.process.stdout.close()
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _signal_end(process: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    _signal_end(process)
     try:
         process.wait(timeout=20)
     except subprocess.TimeoutExpired:

@@ -17,6 +17,7 @@ from harness.processes.reveal import LINES, WORDS, Reveals
 from harness.timing.allowance import Allowance
 from harness.timing.flush import Flush
 from harness.timing.gate import DONE, EXPIRED, PAGE_BYTES, RELEASE
+from harness.timing.slots import pads_before, pads_behind
 
 
 @triton.jit(do_not_specialize=["generation", "polls"])
@@ -94,6 +95,10 @@ class Queue:
         """Enqueue an empty kernel, in the place of a call."""
         _empty_kernel[(1,)](self._words, num_warps=4)
 
+    def _pad(self, count: int) -> None:
+        for _ in range(count):
+            self.start_nothing()
+
     def reveal(self, reveals: Reveals, index: int) -> None:
         """Enqueue putting the late lines of input set `index` in their places."""
         _reveal_kernel[(1,)](
@@ -111,6 +116,7 @@ class Queue:
         events: bool,
         polls: int,
         flush_ns: float,
+        shift: int,
     ) -> bool:
         """Enqueue a batch behind the gate of `generation` (None: no gate); True if the gate gave up meanwhile.
 
@@ -120,12 +126,17 @@ class Queue:
         stand-in output into the cache, where a real output lies when it is sealed, in both kinds of batch; so the
         seal costs the same in both. The wait ends `flush_ns` after the flush began, however long flush and touch took.
         The reveal puts the late lines of this call's inputs in their places.
+
+        Empty kernels ahead of the gate (`shift`), within it and behind it bring every kernel of a call to each slot of
+        the queue (timing.slots) equally often. Those within the gate run in a flush's allowance.
         """
         torch.cuda.synchronize()
         if generation is not None:
+            self._pad(shift)
             self._gate(generation, polls)
-        for (start, end), index in zip(self._events, order, strict=False):
+        for place, ((start, end), index) in enumerate(zip(self._events, order, strict=False)):
             self._allowance.begin()
+            self._pad(pads_before(place))
             self._flush()
             if touch is not None:
                 self._flush.touch(touch)
@@ -141,6 +152,7 @@ class Queue:
         if generation is None:
             return False
         _done_kernel[(1,)](self._words, generation, DONE, num_warps=1)
+        self._pad(pads_behind(len(order), shift))
         return bool(self._words[EXPIRED].item() == generation)
 
     def claims_ns(self, calls: int) -> list[float]:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from harness.record import Batch, StoppedBy
 from harness.statistics import is_precise
+from harness.timing.slots import SLOTS
 
-MAX_CALLS = 24
-"""Calls behind one gate: with flush, reveal, events and seal each, well inside a queue of about 1000 commands."""
+MAX_CALLS = SLOTS**2
+"""Calls behind one gate: enough to bring a call's kernels to each slot of the queue alike (timing.slots). With
+flush, reveal, events and seal each, that is well inside a queue of about 1000 commands."""
 MIN_CALLS = 8
 """Fewer than these are only taken where memory or a kernel's own length asks for it."""
 BATCH_NS = 20e6
@@ -66,6 +68,8 @@ def plan(estimate_ns: float, sets: int, *, on_cpu: bool, renew_ns: float = 0.0) 
     made = max(MIN_CALLS, int(RENEW_NS // max(renew_ns, 1.0)))
     calls = max(1 if on_cpu else 2, min(sets, MAX_CALLS, fitting, made))
     calls = min(calls, sets)
+    if not on_cpu and calls > SLOTS:
+        calls -= calls % (8 if calls >= 8 else SLOTS)
     if on_cpu and estimate_ns > SLOW_CALL_NS:
         return Plan(calls, SLOW_LOOKS, 1e9)
     return Plan(calls, LOOKS, 1e9 if estimate_ns > 5e6 else 0.5e9)
