@@ -40,8 +40,8 @@ times as much (H200, 6 us kernel)."""
 DISAGREE_SHARE, DISAGREE_NS = 0.03, 1500.0
 """Beyond the larger of these, two clocks that should agree do not."""
 FLUSH_ALLOWANCE = 1.5
-"""What a flush is given, as a multiple of an empty gate's time per call without any such wait: enough to drive out a
-cache full of written lines, which is half of what the flush itself reads."""
+"""What seal and flush are given, as a multiple of an empty gate's time per call without any such wait: enough to drive
+out a cache full of written lines besides, which is half of what the flush itself reads."""
 CARRIED_SHARE, CARRIED_NS = 0.10, 3000.0
 """Beyond the larger of these, the first call of a batch did work for all of them."""
 
@@ -70,7 +70,7 @@ class Form:
     by_message: bool
     estimate_ns: float
     flush_ns: float = 0.0
-    """What each flush is given."""
+    """What each seal and flush are given."""
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,7 @@ class _Blocks:
         return statistics.median(rehearsed.claims_ns)
 
     def _flush_ns(self, turn: _Turn, order: tuple[int, ...]) -> float:
-        """The time to give to each flush: empty gates without that wait tell."""
+        """The time to give to each seal and flush: empty gates without that wait tell."""
         readings = [self._gate(turn, order, empty=True, events=False)[0] for _ in range(2)]
         return round(FLUSH_ALLOWANCE * min(readings) / len(order))
 

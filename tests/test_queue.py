@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+
+from harness.timing import enqueue
+from harness.timing.slots import SLOTS, shift
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPILE = """
@@ -52,3 +59,65 @@ def test_every_kernel_of_the_queue_compiles_for_either_vendor(vendor: str, clock
     ours = {"_gate_kernel", "_done_kernel", "_empty_kernel", "_reveal_kernel", "_read_kernel"}
     assert set(kernels) == ours | {"_begin_kernel", "_wait_kernel"}
     assert {name for name, text in kernels.items() if clock in text} == {"_begin_kernel", "_wait_kernel"}
+
+
+class RecordedQueue(enqueue.Queue):
+    """A queue whose kernels are words in a list."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        say = self.log.append
+        self._words = torch.zeros(64, dtype=torch.int32)
+        self._flush: Any = lambda: say("flush")
+        self._allowance: Any = SimpleNamespace(begin=lambda: say("begin"), wait=lambda ns: say("wait"))
+        self._events: Any = [(contextlib.nullcontext(), contextlib.nullcontext())] * 16
+
+    def _gate(self, generation: int, polls: int) -> None:
+        self.log.append("gate")
+
+    def start_nothing(self, index: int = 0) -> None:
+        self.log.append("nothing")
+
+    def reveal(self, reveals: Any, index: int) -> None:
+        self.log.append("reveal")
+
+    def batch(self, calls: int, kernels: int, ahead: int, seals: int = 1) -> None:
+        """One gate with calls of so many kernels."""
+
+        def call(index: int) -> None:
+            self.log.extend(["call"] * kernels)
+
+        def seal(index: int, output: object) -> None:
+            self.log.extend(["seal"] * seals)
+
+        self.enqueue(1, range(calls), call, seal, object(), False, 0, 1.0, ahead)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> RecordedQueue:
+    found = RecordedQueue()
+    done = {(1,): lambda *_, **__: found.log.append("done")}
+    monkeypatch.setattr(enqueue, "_done_kernel", done)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    return found
+
+
+def test_seal_and_flush_run_in_an_allowance_that_begins_when_the_call_ends(queue: RecordedQueue) -> None:
+    queue.batch(2, 1, 0)
+    each = ["flush", "wait", "reveal", "call", "begin", "seal"]
+    assert queue.log[: 4 + 2 * len(each)] == ["gate", "begin", *each, *each, "wait", "done"]
+    assert set(queue.log[4 + 2 * len(each) :]) <= {"nothing"}
+
+
+@pytest.mark.parametrize("calls", [4, 8, 16])
+@pytest.mark.parametrize(("kernels", "seals"), [(1, 1), (2, 1), (3, 1), (4, 2), (5, 3)])
+def test_every_kernel_of_a_call_comes_to_each_slot_alike(
+    calls: int, kernels: int, seals: int, queue: RecordedQueue
+) -> None:
+    for gate in range(SLOTS**2 // calls):
+        queue.batch(calls, kernels, shift(gate, calls), seals)
+    slots = [place % SLOTS for place, name in enumerate(queue.log) if name == "call"]
+    for kernel in range(kernels):
+        own = slots[kernel::kernels]
+        assert [own.count(slot) for slot in range(SLOTS)] == [SLOTS] * SLOTS
+    assert len(queue.log) % SLOTS == 0

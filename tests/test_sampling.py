@@ -7,7 +7,6 @@ import pytest
 from harness.record import Batch
 from harness.timing.sampling import LOOKS, SLOW_LOOKS, Pace, Plan, plan
 from harness.timing.sampling import stop as stop_at
-from harness.timing.slots import SLOTS, pads_before, pads_behind, shift
 
 PACE = Pace()
 
@@ -40,27 +39,6 @@ def test_a_plan_by_hand() -> None:
 @pytest.mark.parametrize(("renew_ns", "calls"), [(0.1e6, 16), (0.8e6, 8), (1.2e6, 8), (5e6, 8)])
 def test_contents_that_take_long_to_make_make_smaller_batches(renew_ns: float, calls: int) -> None:
     assert plan(6e3, 24, on_cpu=False, renew_ns=renew_ns).calls == calls
-
-
-@pytest.mark.parametrize("calls", [4, 8, 16])
-@pytest.mark.parametrize("kernels", range(1, 9))
-@pytest.mark.parametrize("first", range(SLOTS))
-def test_every_call_s_kernels_come_to_each_slot_of_the_queue_alike(calls: int, kernels: int, first: int) -> None:
-    """Whatever number of kernels a call has, and whichever slot the first gate begins at."""
-    counts = dict.fromkeys(range(SLOTS), 0)
-    place = first
-    gates = max(1, SLOTS**2 // calls)
-    for gate in range(gates):
-        ahead = shift(gate, calls)
-        begin = place
-        place += ahead + 1  # the gate's own kernel
-        for call in range(calls):
-            place += pads_before(call)
-            counts[place % SLOTS] += 1
-            place += kernels
-        place += 1 + pads_behind(calls, ahead)
-        assert (place - begin) % SLOTS == 0
-    assert set(counts.values()) == {gates * calls // SLOTS}
 
 
 def batches(*per_call: int) -> list[Batch]:

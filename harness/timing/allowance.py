@@ -1,8 +1,9 @@
-"""A time that every flush is given, whatever it takes: how long the memory takes is no part of a call's time.
+"""A time that seal and flush are given, whatever they take: how long the memory takes is no part of a call's time.
 
 Reading the cache's size twice takes tens of microseconds, some tenths of one more or less from call to call, and more
-where the call before it left written lines behind, which it has to drive out. A kernel behind the flush waits for the
-rest of the time on the GPU's own clock, so that neither is seen in a reading.
+where the call before it left written lines behind, which it has to drive out; copying an output away takes as long as
+the output is large, and less where it still lies in the cache. A kernel behind both waits for the rest of the time on
+the GPU's own clock, so that none of it is seen in a reading.
 """
 
 from __future__ import annotations
