@@ -435,7 +435,9 @@ def profiler_tables(traces: Sequence[dict[str, Any]], scored: Sequence[dict[str,
         read = [row["cases"] for row in scored if row["problem"] == name]
         for case in own[0]["cases"]:
             traced = [row["cases"][case] for row in own]
-            times = [value for cases in read for value in cases[case]]
+            times = [value for cases in read for value in cases[case] if value > 0]
+            if not times:
+                continue  # its runs failed, which the report says
             traced_ns, read_ns = statistics.median(traced), math.exp(statistics.fmean(map(math.log, times)))
             off = read_ns - traced_ns
             low, high = us(min(traced)), us(max(traced))

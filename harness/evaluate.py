@@ -159,12 +159,13 @@ class _Run:
             if incomplete or failed or self._is_over(heats, merged, budget):
                 break
             self.listen(Progress("start another process"))
+            count = heats.number + 1
             try:
                 heats.next()
             except DeviceError as error:
-                if heats.number < heats.least - 1:
+                if count < heats.least:
                     raise
-                self.notes += (no_further("process", heats.number + 1, error),)
+                self.notes += (no_further("process", count, error),)
                 break
         self.results += [self._beside_roofline(case, heats.court) for case in merged]
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import TracebackType
 
 from harness import wire
 from harness.cases import Case
 from harness.devices.monitor import Missing, Monitor
+from harness.errors import DeviceError
 from harness.measure import Round
 from harness.processes.court import Court
 from harness.processes.pair import Pair, Setting, wall_ns
@@ -75,28 +76,29 @@ class Heats:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        pairs = [pair for each in (*self._waiting, self.current) for pair in each.values()]
-        with contextlib.ExitStack() as stack:
-            for pair in pairs:
-                stack.push(pair.__exit__)
-            for pair in pairs:
-                pair.signal_end()
+        _end([pair for each in (*self._waiting, self.current) for pair in each.values()])
         self._waiting, self.current = [], {}
 
     def _start_ahead(self) -> None:
         """Start interpreters of later heats while another is timed: as many as idle cores can do."""
         cores = 0 if self.court.kind == "cpu" or self.least == 1 else (os.cpu_count() or 1) // 2
         started = sum(not pair.is_prepared for pairs in self._waiting for pair in pairs.values())
-        for _ in range(min(self.most - self._started, (cores - started) // len(self.settings))):
-            self._start()
+        with contextlib.suppress(DeviceError):  # it will be told when one is needed
+            for _ in range(min(self.most - self._started, (cores - started) // len(self.settings))):
+                self._start()
 
     def _start(self) -> None:
         """Start a heat's interpreters; nothing is loaded and no device is touched yet."""
         pairs: dict[int, Pair] = {}
         self._waiting.append(pairs)
-        for seat, setting in enumerate(self.settings):
-            if seat not in self._retired:
-                pairs[seat] = Pair(self.court, setting, seat).__enter__()
+        try:
+            for seat, setting in enumerate(self.settings):
+                if seat not in self._retired:
+                    pairs[seat] = Pair(self.court, setting, seat).__enter__()
+        except DeviceError:
+            self._waiting.pop()
+            _end(pairs.values())
+            raise
         self._started += 1
 
     def _prepare(self, heats: int) -> None:
@@ -109,11 +111,8 @@ class Heats:
 
     def next(self) -> dict[int, Pair]:
         """End the current heat and give the next one's pairs, prepared; load them before use."""
-        for pair in self.current.values():
-            pair.signal_end()
-        for pair in self.current.values():
-            pair.__exit__(None, None, None)
-            self.past.append(pair)
+        _end(self.current.values())
+        self.past += self.current.values()
         self.current = {}
         while not self._waiting or (self.most - self._started > 0 and len(self._waiting) < self._ahead):
             self._start()
@@ -144,9 +143,7 @@ class Heats:
     def retire(self, index: int) -> None:
         """End all processes of one submission, and start no more: it takes nothing from the others from here on."""
         self._retired.add(index)
-        for pairs in (self.current, *self._waiting):
-            if index in pairs:
-                pairs[index].__exit__(None, None, None)
+        _end([pairs[index] for pairs in (self.current, *self._waiting) if index in pairs])
         for pairs in self._waiting:
             pairs.pop(index, None)
 
@@ -166,7 +163,7 @@ class Heats:
 
     @property
     def isolation(self) -> tuple[Layer, ...]:
-        """What the latest process of the first submission is kept apart by."""
+        """What the latest process of a run of one submission was kept apart by."""
         return next(pair.isolation for pair in (*self.current.values(), *reversed(self.past)))
 
     @property
@@ -179,3 +176,12 @@ class Heats:
     def notes(self) -> tuple[str, ...]:
         """What this machine could not give, each once."""
         return tuple(dict.fromkeys(note for pair in (*self.past, *self.current.values()) for note in pair.notes))
+
+
+def _end(pairs: Collection[Pair]) -> None:
+    """End these together, whatever one of them does; a second time, after an interrupt, ends what is left."""
+    with contextlib.ExitStack() as stack:
+        for pair in pairs:
+            stack.push(pair.__exit__)
+        for pair in pairs:
+            pair.signal_end()

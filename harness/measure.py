@@ -39,9 +39,12 @@ SETTLE_S = 0.003
 times as much (H200, 6 us kernel)."""
 DISAGREE_SHARE, DISAGREE_NS = 0.03, 1500.0
 """Beyond the larger of these, two clocks that should agree do not."""
+WRITE_BACK_SHARE = 0.05
+"""What the external clock may read on top: copying an output away drives out lines that the kernel wrote (vectoradd of
+4096 and 8192 squared on an H200: 1.4 and 2.2 us; torch's many-kernel baselines: up to 2.8 %)."""
 FLUSH_ALLOWANCE = 1.5
-"""What seal and flush are given, as a multiple of an empty gate's time per call without any such wait: enough to drive
-out a cache full of written lines besides, which is half of what the flush itself reads."""
+"""What a flush is given, as a multiple of an empty gate's time per call without any such wait: enough to drive out a
+cache full of written lines, which is half of what the flush itself reads."""
 CARRIED_SHARE, CARRIED_NS = 0.10, 3000.0
 """Beyond the larger of these, the first call of a batch did work for all of them."""
 
@@ -70,7 +73,7 @@ class Form:
     by_message: bool
     estimate_ns: float
     flush_ns: float = 0.0
-    """What each seal and flush are given."""
+    """What each flush is given."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,7 @@ class _Turn:
         claimed += timing.claimed[0].start_ns - (timing.empty_claim_ns or 0.0)
         allowed = max(DISAGREE_SHARE * external, DISAGREE_NS)
         doubts: list[Doubt] = []
-        if not -allowed <= external - claimed <= allowed:
+        if not -allowed <= external - claimed <= allowed + WRITE_BACK_SHARE * external:
             doubts.append("clocks-disagree")
         excess = first_call_excess_ns(timing.claimed)
         if self.pair.court.problem.shared_inputs and excess > max(CARRIED_SHARE * claimed, CARRIED_NS):
@@ -316,7 +319,7 @@ class _Blocks:
         return statistics.median(rehearsed.claims_ns)
 
     def _flush_ns(self, turn: _Turn, order: tuple[int, ...]) -> float:
-        """The time to give to each seal and flush: empty gates without that wait tell."""
+        """The time to give to each flush: empty gates without that wait tell."""
         readings = [self._gate(turn, order, empty=True, events=False)[0] for _ in range(2)]
         return round(FLUSH_ALLOWANCE * min(readings) / len(order))
 
@@ -342,7 +345,7 @@ class _Blocks:
         self.canaries = []
         state: DeviceState | None = None
         for half, (each, letters) in enumerate(orders):
-            ahead = shift(2 * number + half, calls)
+            ahead = shift(len(orders) * number + half, calls)
             indices = tuple(self.draw.sample(range(self.sets), calls))
             found = self._renew(indices, watched=state is None)
             state = state or found

@@ -182,8 +182,8 @@ class Batch:
     state: DeviceState | None = None
     """What the device said of itself."""
     flush_ns: float = 0.0
-    """How long after the end of one call the next one began: seal and flush run in it, whatever they take, and it is
-    the same in every gate. 0 where there is no such wait."""
+    """What the flush before each call was given, whatever it took: its own time is in no reading. 0 where there is no
+    such wait."""
     start_ns: float = 0.0
     """Added for an empty kernel (nominal) where the empty gates had one in each call's place; otherwise 0."""
     is_voided: bool = False

@@ -75,8 +75,8 @@ class Arm:
     """Enqueue a batch behind the gate (or, `by_message`, stand ready to run it on `Release`).
 
     `empty` starts an empty kernel in each call's place (by message, nothing at all), `events` times each of them by the
-    contestant's own events. `polls` bounds how long the gate waits. Each call begins `flush_ns` after the one
-    before it ended. `shift` empty kernels go ahead of the gate.
+    contestant's own events. `polls` bounds how long the gate waits. Each call begins `flush_ns` after its flush began.
+    `shift` empty kernels go ahead of the gate.
     """
 
     generation: int

@@ -409,13 +409,13 @@ def test_a_device_that_gives_no_more_processes_leaves_what_those_before_have(
 ) -> None:
     """Two processes are the least here, and no number of them is exact enough."""
 
-    def next_heat(heats: Heats) -> Any:
+    def prepare(heats: Heats, count: int) -> None:
         if heats.number + 1 == most:
             raise DeviceError("a contestant process could not use the device: CUDA error: out of memory")
-        return real(heats)
+        real(heats, count)
 
-    real, most = Heats.next, 3
-    monkeypatch.setattr(Heats, "next", next_heat)
+    real, most = Heats._prepare, 3
+    monkeypatch.setattr(Heats, "_prepare", prepare)
     monkeypatch.setattr("harness.evaluate.is_enough", lambda merged, precision: False)
     monkeypatch.setattr(Request, "processes", (2, 4))
     record = run(RIGHT, mode="leaderboard")
@@ -423,6 +423,6 @@ def test_a_device_that_gives_no_more_processes_leaves_what_those_before_have(
     assert record.is_ranked and record.isolation
     assert {case.timing.processes for case in record.timed if case.timing} == {3}
     assert "no further process after 3: a contestant process could not use the device" in " ".join(record.notes)
-    most = 1
+    most = 0
     with pytest.raises(DeviceError, match="out of memory"):
         run(RIGHT, mode="leaderboard")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness import wire
+from harness.errors import DeviceError
 from harness.heats import Heats
 
 
@@ -15,6 +16,7 @@ class ScriptedPair:
     """A contestant that keeps what was done to it."""
 
     made: list[ScriptedPair]
+    ended: list[str]
 
     def __init__(self, court: Any, setting: str, seat: int) -> None:
         self.setting = setting
@@ -29,11 +31,12 @@ class ScriptedPair:
         return self
 
     def signal_end(self) -> None:
-        """Ends it no earlier than `__exit__`."""
+        ScriptedPair.ended.append("signal")
 
     def __exit__(self, *_: object) -> None:
         self.pid = None
         self.done.append("end")
+        ScriptedPair.ended.append("end")
 
     def begin_prepare(self) -> None:
         self.is_prepared = True
@@ -48,7 +51,7 @@ class ScriptedPair:
 
 @pytest.fixture
 def heats(monkeypatch: pytest.MonkeyPatch) -> Heats:
-    ScriptedPair.made = []
+    ScriptedPair.made, ScriptedPair.ended = [], []
     monkeypatch.setattr("harness.heats.Pair", ScriptedPair)
     settings: Any = ["a", "b", "c"]
     court: Any = SimpleNamespace(kind="cpu", pid=0)
@@ -82,7 +85,7 @@ def test_a_retired_submission_ends_everywhere_and_is_never_started_again(heats: 
 def test_on_a_gpu_interpreters_start_ahead_and_contexts_are_made_up_to_the_next_look(
     cores: int, started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ScriptedPair.made = []
+    ScriptedPair.made, ScriptedPair.ended = [], []
     monkeypatch.setattr("harness.heats.Pair", ScriptedPair)
     monkeypatch.setattr("harness.heats.os.cpu_count", lambda: cores)
     settings: Any = ["a", "b", "c"]
@@ -96,6 +99,40 @@ def test_on_a_gpu_interpreters_start_ahead_and_contexts_are_made_up_to_the_next_
     assert seen == started
     assert prepared == [3, 3, 3, 4, 8, 8, 8, 8, 12]
     assert all(pair.pid is None for pair in ScriptedPair.made)
+
+
+def test_processes_that_end_at_the_same_time_are_all_told_before_one_is_waited_for(heats: Heats) -> None:
+    with heats:
+        heats.next()
+        heats.next()
+        assert ScriptedPair.ended == ["signal"] * 3 + ["end"] * 3
+        ScriptedPair.ended.clear()
+        heats.retire(0)
+        assert ScriptedPair.ended == ["signal"] * 2 + ["end"] * 2
+        ScriptedPair.ended.clear()
+    assert ScriptedPair.ended == ["signal"] * 5 + ["end"] * 5  # the retired one of this heat, once more
+
+
+def test_an_interpreter_that_cannot_be_started_ahead_is_told_only_when_it_is_needed(
+    heats: Heats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def enter(pair: ScriptedPair) -> ScriptedPair:
+        if len(ScriptedPair.made) > 11:
+            raise DeviceError("a run could not be set up: Too many open files")
+        return pair
+
+    monkeypatch.setattr(ScriptedPair, "__enter__", enter)
+    monkeypatch.setattr("harness.heats.os.cpu_count", lambda: 16)
+    heats.court.kind = "cuda"  # type: ignore[misc]
+    with heats:
+        for number in range(3):
+            assert len(heats.next()) == 3
+            assert heats.number == number
+        started = len(ScriptedPair.made)
+        with pytest.raises(DeviceError, match="Too many open files"):
+            heats.next()
+    assert started > 11
+    assert all(pair.pid is None for pair in ScriptedPair.made if pair.is_prepared)
 
 
 def test_a_submission_retired_while_others_are_loaded_is_not_loaded(heats: Heats) -> None:

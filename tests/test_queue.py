@@ -1,4 +1,4 @@
-"""The contestant's GPU queue, as far as it shows without a GPU: every kernel of it compiles for both vendors."""
+"""The contestant's GPU queue, as far as it shows without a GPU: what is on it; it compiles for both vendors."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+pytest.importorskip("triton")
+from harness.processes.sharing import seal_into
 from harness.timing import enqueue
 from harness.timing.slots import SLOTS, shift
 
@@ -59,6 +61,10 @@ def test_every_kernel_of_the_queue_compiles_for_either_vendor(vendor: str, clock
     ours = {"_gate_kernel", "_done_kernel", "_empty_kernel", "_reveal_kernel", "_read_kernel"}
     assert set(kernels) == ours | {"_begin_kernel", "_wait_kernel"}
     assert {name for name, text in kernels.items() if clock in text} == {"_begin_kernel", "_wait_kernel"}
+    if vendor == "hip":  # without this wait, the register still has what was in it before
+        for name in ("_begin_kernel", "_wait_kernel"):
+            behind = kernels[name].split(clock)[1].split("ASMEND")[0]
+            assert "s_waitcnt lgkmcnt(0)" in behind
 
 
 class RecordedQueue(enqueue.Queue):
@@ -90,7 +96,7 @@ class RecordedQueue(enqueue.Queue):
         def seal(index: int, output: object) -> None:
             self.log.extend(["seal"] * seals)
 
-        self.enqueue(1, range(calls), call, seal, object(), False, 0, 1.0, ahead)  # type: ignore[arg-type]
+        self.enqueue(1, range(calls), call, seal, None, object(), False, 0, 1.0, ahead)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -102,11 +108,32 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> RecordedQueue:
     return found
 
 
-def test_seal_and_flush_run_in_an_allowance_that_begins_when_the_call_ends(queue: RecordedQueue) -> None:
+def test_a_flush_has_a_time_of_its_own_and_the_seal_is_none_of_it(queue: RecordedQueue) -> None:
     queue.batch(2, 1, 0)
-    each = ["flush", "wait", "reveal", "call", "begin", "seal"]
-    assert queue.log[: 4 + 2 * len(each)] == ["gate", "begin", *each, *each, "wait", "done"]
-    assert set(queue.log[4 + 2 * len(each) :]) <= {"nothing"}
+    each = ["begin", "flush", "wait", "reveal", "call", "seal"]
+    assert queue.log[: 2 + 2 * len(each)] == ["gate", *each, *each, "done"]
+    assert set(queue.log[2 + 2 * len(each) :]) <= {"nothing"}
+
+
+def test_a_lazy_output_that_computes_while_it_is_copied_does_so_on_the_clock(queue: RecordedQueue) -> None:
+    class Lazy(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function: Any, kinds: Any, arguments: Any = (), keywords: Any = None) -> Any:
+            if function is torch.Tensor.detach:
+                queue.log.append("work")
+            return super().__torch_function__(function, kinds, arguments, keywords or {})
+
+    def call(index: int) -> torch.Tensor:
+        queue.log.append("call")
+        return torch.ones(4).as_subclass(Lazy)
+
+    sealed = torch.zeros(4)
+    queue.enqueue(
+        1, [0], call, lambda _, output: seal_into(output, sealed), None, None, False, polls=0, flush_ns=1.0, shift=0
+    )
+    begun = max(place for place, name in enumerate(queue.log) if name == "begin")
+    assert sealed.tolist() == [1.0] * 4
+    assert queue.log.index("wait", begun) < queue.log.index("work") < queue.log.index("done")
 
 
 @pytest.mark.parametrize("calls", [4, 8, 16])

@@ -74,3 +74,15 @@ def test_at_most_one_line_in_eight_comes_late_and_at_most_sixty_four() -> None:
     assert staged((1, 64))[1].count == 1
     assert staged((24, 64))[1].count == 3
     assert staged((5000, 64))[1].count == LINES
+
+
+def test_what_is_sealed_in_empty_batches_lies_in_the_memory_that_is_read_into_the_cache_before() -> None:
+    """Otherwise an empty batch's seal would be a cold one, and a kernel's time too short by the difference."""
+    tree = (torch.ones(3, 5, dtype=torch.bfloat16).t(), {"scale": torch.ones(7)})
+    zeros, memory = sharing.zeros_like(tree)
+    assert memory.dtype == torch.int32
+    begin, end = memory.data_ptr(), memory.data_ptr() + 4 * memory.numel()
+    for tensor, like in zip(sharing.tensors(zeros), sharing.tensors(tree), strict=True):
+        assert (tensor.shape, tensor.stride(), tensor.dtype) == (like.shape, like.stride(), like.dtype)
+        assert not tensor.any()
+        assert begin <= tensor.data_ptr() <= end - sharing.span_bytes(tensor)

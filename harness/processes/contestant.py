@@ -39,6 +39,8 @@ class Mapping:
     seals: list[sharing.Tree]
     stand_in: sharing.Tree
     """Zeros in the shape of an output, sealed in empty batches."""
+    zeros: torch.Tensor
+    """The bytes that the stand-in lies in, int32."""
     reveals: Reveals | None
     """The late lines of every input set."""
 
@@ -115,9 +117,9 @@ class Contestant:
         arena = sharing.attach(order.handle, order.size_bytes, self.device, self.memory_fd)
         inputs = [sharing.rebuild(plan, arena.bytes) for plan in order.layout["inputs"]]
         seals = [sharing.rebuild(plan, arena.bytes) for plan in order.layout["outputs"]]
-        stand_in = sharing.zeros_like(seals[0])
+        stand_in, zeros = sharing.zeros_like(seals[0])
         reveals = open_reveals(order.layout["reveals"], arena.bytes)
-        self.mapping = Mapping(arena, inputs, seals, stand_in, reveals)
+        self.mapping = Mapping(arena, inputs, seals, stand_in, zeros, reveals)
         self.say(wire.Mapped())
 
     def unmap(self, order: wire.Unmap) -> None:
@@ -177,9 +179,12 @@ class Contestant:
         flush_ns: float = 0.0,
         shift: int = 0,
     ) -> bool:
-        reveals = self.mapping.reveals if self.mapping is not None else None
+        mapping = self.mapping
+        touch, reveals = (mapping.zeros, mapping.reveals) if mapping is not None else (None, None)
         call, seal = (self.queue.start_nothing, self._seal_stand_in) if empty else (self._call, self._seal)
-        expired: bool = self.queue.enqueue(generation, order, call, seal, reveals, events, polls, flush_ns, shift)
+        expired: bool = self.queue.enqueue(
+            generation, order, call, seal, touch, reveals, events, polls, flush_ns, shift
+        )
         return expired
 
     def _step(self, order: Any, empty: bool) -> list[float]:

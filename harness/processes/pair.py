@@ -110,6 +110,7 @@ class Pair:
             self._contestant.receive(wire.Started, timeout_s=START_S)
             self._contestant.send(wire.Prepare())
         except PeerEnded as ended:
+            self.court.await_device()  # if there is none, that is what to say
             raise DeviceError(f"a contestant process could not start: {ended.message}\n{self.output}") from None
         self._preparing = self.is_prepared = True
 

@@ -189,13 +189,13 @@ class BadOutput(Exception):
     """What custom_kernel returned cannot be an output of this problem; the text says why."""
 
 
-def zeros_like(tree: Tree) -> Tree:
-    """Zeros of the same structure, in this process's own memory."""
-
-    def zeros(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).zero_()
-
-    return mapped(tree, zeros)
+def zeros_like(tree: Tree) -> tuple[Tree, torch.Tensor]:
+    """Zeros of the same structure in this process's own memory, and that memory, int32, to be kept beside them."""
+    planner = Planner()
+    plan = describe(tree, planner)
+    device = next((tensor.device for tensor in tensors(tree)), torch.device("cpu"))
+    zeros = torch.zeros(-(-planner.size_bytes // 4), dtype=torch.int32, device=device)
+    return rebuild(plan, zeros.view(torch.uint8)), zeros
 
 
 def seal_into(output: Any, seal: Tree, name: str = "the output") -> None:

@@ -1,9 +1,8 @@
-"""A time that seal and flush are given, whatever they take: how long the memory takes is no part of a call's time.
+"""A time that every flush is given, whatever it takes: how long the memory takes is no part of a call's time.
 
 Reading the cache's size twice takes tens of microseconds, some tenths of one more or less from call to call, and more
-where the call before it left written lines behind, which it has to drive out; copying an output away takes as long as
-the output is large, and less where it still lies in the cache. A kernel behind both waits for the rest of the time on
-the GPU's own clock, so that none of it is seen in a reading.
+where the call before it left written lines behind, which it has to drive out. A kernel behind the flush waits for the
+rest of the time on the GPU's own clock, so that neither is seen in a reading.
 """
 
 from __future__ import annotations
@@ -11,14 +10,23 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.language import core
 
 if torch.version.hip:
-    from triton.language.extra.hip import memrealtime as _ticks
+    from triton.language.extra.hip import memrealtime
+
+    @core.extern
+    def _ticks(_semantic=None):
+        """The clock, waited for: on gfx9, Triton's own (3.6 to 3.9) waits for vector memory, which it is not."""
+        if _semantic.builder.options.arch.startswith(("gfx11", "gfx12")):
+            return memrealtime(_semantic=_semantic)
+        asm = "s_memrealtime $0\n\ts_waitcnt lgkmcnt(0)"
+        return core.inline_asm_elementwise(asm, "=r", [], dtype=core.int64, is_pure=False, pack=1, _semantic=_semantic)
 
     _TICKS_PER_NS = 0.1
     """s_memrealtime counts at 100 MHz."""
 else:
-    from triton.language.extra.cuda import globaltimer as _ticks
+    from triton.language.extra.cuda import globaltimer as _ticks  # type: ignore[no-redef]
 
     _TICKS_PER_NS = 1.0
     """%globaltimer counts nanoseconds, in steps of some tens."""

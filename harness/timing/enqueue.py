@@ -1,4 +1,4 @@
-"""What the contestant puts on the GPU's queue around its calls: gate, flush, wait, reveal, events, seal, done.
+"""What the contestant puts on the GPU's queue around its calls: gate, flush, touch, events, seal, done.
 
 All of it runs in the contestant's process, which may tamper with it; nothing here decides anything. The
 time that counts is read by the referee (timing.gate), the outputs that count lie in the oracle's buffers.
@@ -111,6 +111,7 @@ class Queue:
         order: Sequence[int],
         call: Callable[[int], object],
         seal: Callable[[int, object], None],
+        touch: torch.Tensor | None,
         reveals: Reveals | None,
         events: bool,
         polls: int,
@@ -119,12 +120,13 @@ class Queue:
     ) -> bool:
         """Enqueue a batch behind the gate of `generation` (None: no gate); True if the gate gave up meanwhile.
 
-        Each call: flush, wait, reveal, `call(index)`, `seal(index, output)`; with `events`, one before and one behind
-        the call. An event holds up what comes after it until all before it has ended, and for how long differs from
-        batch to batch by up to 1 us: batches whose time counts have none. The reveal puts the late lines of this call's
-        inputs in their places. A wait ends `flush_ns` after the call before it did (or the gate was opened), however
-        long that one's seal and the flush took; there is one more behind the last seal. So a batch takes its calls,
-        its reveals, and a time that is the same for every batch.
+        Each call: flush, touch, wait, reveal, `call(index)`, `seal(index, output)`; with `events`, one before and one
+        behind the call. An event holds up what comes after it until all before it has ended, and for how long differs
+        from batch to batch by up to 1 us: batches whose time counts have none. The touch brings the empty batch's
+        stand-in output into the cache, where a real output lies when it is sealed, in both kinds of batch; so the
+        seal costs the same in both. The seal is on the clock: what a submission does there (a tensor of a class of its
+        own can compute while it is copied) is part of the call. The wait ends `flush_ns` after the flush began, however
+        long flush and touch took. The reveal puts the late lines of this call's inputs in their places.
 
         Empty kernels ahead of the gate (`shift`), within it and behind it bring every kernel of a call to each slot of
         the queue (timing.slots) equally often. Those within the gate run in a flush's allowance.
@@ -133,10 +135,12 @@ class Queue:
         if generation is not None:
             self._pad(shift)
             self._gate(generation, polls)
-        self._allowance.begin()
         for place, ((start, end), index) in enumerate(zip(self._events, order, strict=False)):
+            self._allowance.begin()
             self._pad(pads_before(place))
             self._flush()
+            if touch is not None:
+                self._flush.touch(touch)
             self._allowance.wait(flush_ns)
             if reveals is not None:
                 self.reveal(reveals, index)
@@ -145,9 +149,7 @@ class Queue:
             output = call(index)
             if events:
                 end.record()
-            self._allowance.begin()
             seal(index, output)
-        self._allowance.wait(flush_ns)
         if generation is None:
             return False
         _done_kernel[(1,)](self._words, generation, DONE, num_warps=1)

@@ -22,10 +22,20 @@ class Flush:
     """Twice the last-level cache (`cache_bytes`) of zeros on the device, to be read."""
 
     def __init__(self, cache_bytes: int) -> None:
+        self._cache_bytes = cache_bytes
         self._zeros = torch.zeros(2 * cache_bytes // 4, dtype=torch.int32, device="cuda")
         self._sink = torch.zeros(1, dtype=torch.int32, device="cuda")
 
     def __call__(self) -> None:
         """Enqueue the reading."""
-        count = self._zeros.numel()
-        _read_kernel[(triton.cdiv(count, _BLOCK),)](self._zeros, self._sink, count, _BLOCK)
+        self.read(self._zeros)
+
+    def read(self, zeros: torch.Tensor) -> None:
+        """Enqueue reading a tensor of zeros, int32 [n]."""
+        count = zeros.numel()
+        _read_kernel[(triton.cdiv(count, _BLOCK),)](zeros, self._sink, count, _BLOCK)
+
+    def touch(self, zeros: torch.Tensor) -> None:
+        """Enqueue reading zeros, int32 [n], into the cache, if they take no more than a quarter of it."""
+        if 0 < zeros.numel() * 4 <= self._cache_bytes // 4:
+            self.read(zeros)

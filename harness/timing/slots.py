@@ -22,8 +22,8 @@ def pads_before(place: int) -> int:
 
 def pads_behind(calls: int, ahead: int) -> int:
     """Empty kernels behind a gate that has `ahead` of them before it."""
-    others = 4  # gate, the first beginning of an allowance, the last wait, done
-    return -(ahead + others + sum(map(pads_before, range(calls)))) % SLOTS
+    gate_and_done = 2
+    return -(ahead + gate_and_done + sum(map(pads_before, range(calls)))) % SLOTS
 
 
 def shift(gate: int, calls: int) -> int:
