@@ -69,7 +69,7 @@ def plan(estimate_ns: float, sets: int, *, on_cpu: bool, renew_ns: float = 0.0) 
     calls = max(1 if on_cpu else 2, min(sets, MAX_CALLS, fitting, made))
     calls = min(calls, sets)
     if not on_cpu and calls > SLOTS:
-        calls -= calls % (8 if calls >= 8 else SLOTS)
+        calls -= calls % (2 * SLOTS if calls >= 2 * SLOTS else SLOTS)  # whole rounds of gates (slots.shift)
     if on_cpu and estimate_ns > SLOW_CALL_NS:
         return Plan(calls, SLOW_LOOKS, 1e9)
     return Plan(calls, LOOKS, 1e9 if estimate_ns > 5e6 else 0.5e9)

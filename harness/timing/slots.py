@@ -1,7 +1,7 @@
 """Empty kernels that bring a call's kernels to each slot of the GPU's queue equally often.
 
 How long a kernel takes to start behind an emptied cache depends on its number on the queue, modulo `SLOTS`: by up to
-1.5 us on an H200, alike for every fourth kernel (benchmarks/results/2026-12-03-h200-slots.md); why is not documented. A
+1.2 us on an H200, alike for every fourth kernel (benchmarks/results/2026-12-03-h200-slots.md); why is not documented. A
 call of one number of kernels stays in one slot, of another it alternates between two, and where it begins depends on
 all that was enqueued before: that is luck which a process keeps.
 
