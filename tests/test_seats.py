@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import textwrap
 from collections.abc import Iterator
@@ -210,13 +211,14 @@ def doubling(monkeypatch: pytest.MonkeyPatch, memory: Memory, seats: int) -> Ora
     """An oracle in this process, before a device with that memory."""
     monkeypatch.setattr(sharing, "allocate", memory.allocate)
     found = Oracle(io.BytesIO(), io.BytesIO(), range(seats))
-    monkeypatch.setattr(
-        found,
-        "_reference",
-        SimpleNamespace(
-            generate=lambda spec: (torch.ones(spec["rows"], 256),), output=lambda data: 2 * data[0], shared=lambda _: ()
-        ),
+    reference = SimpleNamespace(
+        generate=lambda spec: (torch.full((spec["rows"], 256), float(next(counter))),),
+        output=lambda data: 2 * data[0],
+        shared=lambda _: (),
+        limits={},
     )
+    counter = itertools.count()
+    monkeypatch.setattr(found, "_reference", reference)
     return found
 
 
@@ -237,6 +239,50 @@ def test_an_arena_is_empty_whatever_lay_there_before(monkeypatch: pytest.MonkeyP
     found = doubling(monkeypatch, Memory(room=1), seats=1)
     found.stage(wire.Stage({"rows": 4}, SETS, (0,)))
     assert not found.bench.seats[0].inputs[0][0].any()
+
+
+def generations(found: Oracle, *rows: int) -> list[float]:
+    """By stage of a case with so many rows: the how-manieth data that was generated it is."""
+    numbers = []
+    for count in rows:
+        found.stage(wire.Stage({"rows": count}, SETS, (0,)))
+        numbers.append(float(found.bench.original[0][0, 0]))
+    found.strike(wire.Strike())
+    return numbers
+
+
+def test_a_case_s_data_is_kept_for_the_next_process_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = doubling(monkeypatch, Memory(room=1), seats=1)
+    assert generations(found, 4, 4) == [0, 1]  # no room is known of
+    found._keep_bytes = 6 * 256 * 4
+    assert generations(found, 4, 8, 2, 4, 8, 2) == [2, 3, 4, 2, 5, 4]
+
+
+def test_the_data_of_a_problem_whose_own_code_may_write_to_it_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = doubling(monkeypatch, Memory(room=1), seats=1)
+    found._keep_bytes = 1 << 30
+    found.reference.limits = None
+    assert generations(found, 4, 4) == [0, 1]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_is_kept_makes_way_where_memory_is_short(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(room=1)
+    found = doubling(monkeypatch, memory, seats=1)
+    found._keep_bytes = (1 << 30) if kept else 0
+    generations(found, 4)
+
+    def allocate(size_bytes: int, device: str, memory_fd: int) -> sharing.Arena:
+        if len(found._kept) > 1 or not kept:  # more than the case at hand needs anyway
+            raise MemoryError("the device is out of memory")
+        return memory.allocate(size_bytes, device, memory_fd)
+
+    monkeypatch.setattr(sharing, "allocate", allocate)
+    orders, reports = io.BytesIO(wire.encode(wire.Stage({"rows": 8}, SETS, (0,)))), io.BytesIO()
+    found._orders, found._reports = orders, reports
+    found.obey()
+    report = wire.decode(reports.getvalue().rstrip(b"\n"), (wire.Staged, wire.Trouble))
+    assert isinstance(report, wire.Staged if kept else wire.Trouble)
 
 
 def test_seats_share_the_room_for_input_sets_and_are_laid_out_alike(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ with a MEMORY_FD for every seat.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import random
@@ -32,6 +33,8 @@ from harness.processes.reveal import Reveals, Spans, open_reveals, room, spans_o
 
 MAX_SET_BYTES = 4 << 30
 """Room for per-call inputs and outputs of all seats' batches, at most, and at most a tenth of the device's memory."""
+KEPT_SHARE = 0.1
+"""Data of earlier cases are kept in so much of the device's memory, for the next process that is timed on them."""
 JUDGED_ROWS = 64
 """Rows of dimension 0 judged per output where the reference can be asked for rows."""
 
@@ -69,6 +72,19 @@ class Seat:
     """The precision found nearest so far: asked first."""
 
 
+@dataclass(frozen=True)
+class Data:
+    """A case's data as generated, and the form of its output: tensors without contents."""
+
+    original: Any
+    output: Any
+
+    @property
+    def size_bytes(self) -> int:
+        """What keeping it takes."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in sharing.tensors(self.original))
+
+
 @dataclass
 class Bench:
     """The case at hand."""
@@ -96,6 +112,8 @@ class Oracle:
         self._canaries: Callable[[], tuple[float, ...]] = tuple
         self._reference: Reference | None = None
         self._bench: Bench | None = None
+        self._kept: dict[str, Data] = {}
+        self._keep_bytes = 0.0
 
     def obey(self) -> None:
         """Orders until Quit or until the referee is gone."""
@@ -113,11 +131,27 @@ class Oracle:
                 return
             try:
                 with torch.no_grad():
-                    report = steps[type(order)](order)
+                    report = self._obeyed(steps[type(order)], order)
             except Exception as error:  # noqa: BLE001  the problem's code may raise anything; the referee decides what it means
                 report = _trouble(type(order).__name__.lower(), error)
             self._reports.write(wire.encode(report))
             self._reports.flush()
+
+    def _obeyed(self, step: Callable[[Any], Any], order: Any) -> Any:
+        """The step's report. Where there is too little memory for it, what is kept for later makes way."""
+        try:
+            return step(order)
+        except Exception as error:
+            if not (self._kept and _is_memory(error)):
+                raise
+        self._kept = {}
+        self._release()
+        return step(order)
+
+    def _release(self) -> None:
+        """Give back what torch holds of the device's memory without using it."""
+        if self._device != "cpu":
+            torch.cuda.empty_cache()
 
     @property
     def reference(self) -> Reference:
@@ -148,6 +182,7 @@ class Oracle:
         self._secret = _secret_generator(order.device)
         facts = describe_device(order.device)
         self._room_bytes = min(MAX_SET_BYTES, (facts["memory_bytes"] or MAX_SET_BYTES) // 10)
+        self._keep_bytes = KEPT_SHARE * (facts["memory_bytes"] or 0)
         self._reference = open_reference(order.folder, order.problem)
         if order.device == "cuda":
             from harness.timing.canary import Canaries
@@ -158,18 +193,31 @@ class Oracle:
     def stage(self, order: wire.Stage) -> wire.Staged:
         """Data, the form of the output, and for each seat an arena with as many input sets as fit."""
         self.strike(wire.Strike())
-        original = self.reference.generate(order.spec)
-        layout = self._layout(original, order)
+        data = self._data(order.spec)
+        layout = self._layout(data, order)
         seats = self._seats(layout, order.seats)
-        self._bench = Bench(dict(order.spec), original, layout, seats)
+        self._bench = Bench(dict(order.spec), data.original, layout, seats)
         handles = tuple(
             seats[number].arena.handle if number in seats else None for number in range(len(self._memory_fds))
         )
         return wire.Staged(layout.plan, handles, layout.size_bytes, layout.sets)
 
-    def _layout(self, original: Any, order: wire.Stage) -> Layout:
+    def _data(self, spec: dict[str, Any]) -> Data:
+        """Of this case, kept from an earlier time or made. A foreign problem's code may write to its data: made."""
+        name = json.dumps(spec, sort_keys=True)
+        if name in self._kept:
+            return self._kept[name]
+        original = self.reference.generate(spec)
+        output = sharing.mapped(self.reference.output(original), _form)
+        data = Data(original, output)
+        taken = sum(each.size_bytes for each in (*self._kept.values(), data))
+        if self.reference.limits is not None and taken <= self._keep_bytes:
+            self._kept[name] = data
+        return data
+
+    def _layout(self, data: Data, order: wire.Stage) -> Layout:
         """Places for shared inputs, for as many sets as fit when all seats have them, and for late lines."""
-        output = self.reference.output(original)
+        original, output = data.original, data.output
         shared = {id(tensor): tensor for tensor in self.reference.shared(original)}
         planner = sharing.Planner()
         places = {key: planner.place(tensor) for key, tensor in shared.items()}
@@ -329,8 +377,7 @@ class Oracle:
             self._bench = None
             for seat in seats:
                 seat.arena.close()
-        if self._device != "cpu":
-            torch.cuda.empty_cache()
+        self._release()
         return wire.Struck()
 
 
@@ -358,11 +405,19 @@ def _software() -> dict[str, Any]:
     }
 
 
+def _is_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _form(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
 def _trouble(stage: str, error: Exception) -> wire.Trouble:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     cause: Literal["code", "memory", "device"] = "device" if isinstance(error, NoDevice) else "code"
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+    if _is_memory(error):
         cause = "memory"
     return wire.Trouble(stage, f"{type(error).__name__}: {error}{place}"[:4000], cause)
 
