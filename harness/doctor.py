@@ -22,6 +22,7 @@ from harness.problem import Problem
 from harness.processes.court import Court
 from harness.processes.isolation import Limits
 from harness.processes.pair import Pair, Setting, wall_ns
+from harness.timing.gate import Reading
 
 CALLS = 24
 BATCHES = 10
@@ -115,11 +116,11 @@ def _empty_batch(pair: Pair) -> int:
     if by_message:
         start = wall_ns()
         pair.contestant(wire.Release(generation), wire.Done, timeout_s=60)
-        reading: int | None = wall_ns() - start
+        reading = Reading(wall_ns() - start, 0)
     else:
-        reading = pair.page.reading_ns(generation, due_ns=0, limit_ns=10**10)
+        reading = pair.page.read(generation, due_ns=0, limit_ns=10**10) or Reading(0, 0)
     pair.hear_contestant(wire.Claims, timeout_s=60)
-    return reading or 0
+    return reading.ns
 
 
 def _monitor(device: str) -> Check:

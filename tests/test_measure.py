@@ -11,10 +11,11 @@ import pytest
 
 from harness import wire
 from harness.cases import Case
-from harness.measure import FLUSH_ALLOWANCE, POLLS, PROBE_POLLS, Form, Round, Timed, measure
+from harness.measure import FLUSH_ALLOWANCE, POLLS, PROBE_POLLS, UNSEEN_NS, Form, Round, Timed, measure
 from harness.processes.isolation import Limits
 from harness.processes.peer import PeerEnded
 from harness.record import Outcome
+from harness.timing.gate import Reading
 from harness.timing.sampling import MAX_CALLS, SHARED, Pace
 from harness.timing.start import START_NS
 
@@ -79,12 +80,13 @@ class ScriptedPair:
         self.queue_room = script.get("queue_room", 1000)
         self.claim: Callable[[int], float] = script.get("claim", lambda place: float(self.per_call_ns))
         self.reading: Callable[[wire.Arm], int | None] = script.get("reading", self._reading)
+        self.unseen: Callable[[wire.Arm], int] = script.get("unseen", lambda arm: 200)
         self.late = set(script.get("late", ()))
         self.dies_at: int | None = script.get("dies_at")
         self.fails_at: int | None = script.get("fails_at")
         self.armed: wire.Arm | None = None
         self.page = SimpleNamespace(
-            reading_ns=self._page_reading, gave_up=lambda generation: generation in self.late, open=lambda g: None
+            read=self._page_reading, gave_up=lambda generation: generation in self.late, open=lambda g: None
         )
 
     @contextlib.contextmanager
@@ -102,10 +104,11 @@ class ScriptedPair:
         """An empty gate has an empty kernel in each call's place."""
         return self.empty_ns + len(arm.order) * int(START_NS if arm.empty else self.per_call_ns)
 
-    def _page_reading(self, generation: int, *, due_ns: float, limit_ns: int) -> int | None:
+    def _page_reading(self, generation: int, *, due_ns: float, limit_ns: int) -> Reading | None:
         assert self.armed is not None
         assert self.armed.generation == generation
-        return self.reading(self.armed)
+        ns = self.reading(self.armed)
+        return None if ns is None else Reading(ns, self.unseen(self.armed))
 
     def contestant(self, order: Any, *answers: type, timeout_s: float) -> Any:
         self.court.turn_of[len(self.court.told)] = self.seat
@@ -228,6 +231,40 @@ def test_every_batch_has_contents_of_its_own_dealt_after_it_was_armed() -> None:
     for index in real:
         assert told[index + 1] == wire.Deal(0, blank=False)
         assert isinstance(told[index + 2], wire.Judge)
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_reading_whose_end_the_referee_slept_through_is_read_again_on_fresh_contents(empty: bool) -> None:
+    pair = ScriptedPair(per_call_ns=10_000)
+    paused: list[int] = []
+
+    def unseen(arm: wire.Arm) -> int:
+        if arm.empty == empty and arm.flush_ns and len(paused) < 2:
+            paused.append(arm.generation)
+            return UNSEEN_NS + 50_000
+        return UNSEEN_NS - 100
+
+    def reading(arm: wire.Arm) -> int:
+        return pair._reading(arm) + (50_000 if len(paused) == 1 and arm.generation == paused[0] else 0)
+
+    pair.unseen, pair.reading = unseen, reading
+    timing = time(pair).result.timing
+    assert timing is not None
+    orders = [order for order in pair.orders(wire.Arm) if order.flush_ns]
+    assert [order.generation for order in orders if order.empty == empty][:2] == paused
+    assert {batch.per_call_ns for batch in timing.batches} == {10_000.0}
+    seeds = [order.seed for order in pair.orders(wire.Renew)]
+    assert len(set(seeds)) == len(seeds)
+    usual = len(time(ScriptedPair(per_call_ns=10_000)).result.timing.batches)  # type: ignore[union-attr]
+    assert len(timing.batches) == usual
+    assert len(orders) == 4 * (usual + 1) + 2  # one with events does not count
+
+
+def test_a_referee_that_never_sees_an_end_in_time_takes_the_third_reading() -> None:
+    pair = ScriptedPair(per_call_ns=10_000, unseen=lambda arm: 10 * UNSEEN_NS)
+    timing = time(pair).result.timing
+    assert timing is not None
+    assert len([order for order in pair.orders(wire.Arm) if order.flush_ns]) == 3 * 4 * (len(timing.batches) + 1)
 
 
 def test_before_an_empty_batch_the_oracle_does_the_same_work_with_contents_that_are_no_secret() -> None:
