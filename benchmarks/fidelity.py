@@ -1,7 +1,7 @@
 """Can Podium's numbers be believed? Measures Podium itself on this machine's GPU and writes the tables as Markdown.
 
-    python benchmarks/fidelity.py benchmarks/results/NAME.md [--parts rescore,contrast,accuracy,power] [--runs 10]
-        [--trials 20] [--problems fp4_gemm,vectoradd] [--device cuda]
+    python benchmarks/fidelity.py benchmarks/results/NAME.md [--parts rescore,contrast,accuracy,power,tables]
+        [--runs 10] [--trials 20] [--problems fp4_gemm,vectoradd] [--device cuda]
 
 rescore    the same file scored N times in fresh `leaderboard` runs: range and sd of the score and of each case, and
            the wall time by stage
@@ -10,14 +10,18 @@ contrast   the same file N times through an in-process loop written the common w
 accuracy   against known truth: a kernel that spins for a set number of the GPU's clock ticks; a copy against the
            memory's measured rate; shipped kernels against CUPTI's (or roctracer's) kernel times, by torch's profiler
 power      `compare` on kernels with 0.5 %, 1 % and 2 % more work and on twins: how often is it right?
+tables     nothing is measured: the tables of what is there
 
 What was measured is kept beside the Markdown file, as JSON lines: a part that is run again adds to what is there, so
-the runs of an expensive table may be spread. Delete the JSON file to begin anew.
+the runs of an expensive table may be spread. Delete the JSON file to begin anew, as after a change of the harness: the
+report names each state of it that rows were measured with.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import hashlib
 import itertools
 import json
 import math
@@ -26,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,7 +81,7 @@ class Ledger:
 
     def add(self, part: str, **row: Any) -> None:
         """One more measurement, kept at once."""
-        row = {"part": part, "at": datetime.now(UTC).isoformat(timespec="seconds"), **row}
+        row = {"part": part, "at": datetime.now(UTC).isoformat(timespec="seconds"), "harness": harness_digest(), **row}
         self.rows.append(row)
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -85,6 +90,15 @@ class Ledger:
     def of(self, part: str) -> list[dict[str, Any]]:
         """All of one part."""
         return [row for row in self.rows if row["part"] == part]
+
+
+@functools.cache
+def harness_digest() -> str:
+    """Which state of the harness measures: eight digits of a hash of its files."""
+    found = hashlib.sha256()
+    for file in sorted((ROOT / "harness").rglob("*.py")):
+        found.update(file.read_bytes())
+    return found.hexdigest()[:8]
 
 
 # --- measuring -----------------------------------------------------------------------------------------------
@@ -178,11 +192,12 @@ def accuracy(ledger: Ledger, names: Sequence[str], device: str, caches: Path) ->
 
 
 def power(ledger: Ledger, trials: int, device: str, caches: Path) -> None:
-    """(d): the kernel beside its twin and one with 1 % more work; every second trial, beside 0.5 % and 2 % as well."""
+    """(d): the kernel against one with 1 % more work; every second trial, also beside its twin, 0.5 % and 2 % more."""
     for trial in range(trials):
-        duel(ledger, ["triton_spin.py", "triton_spin.py", "triton_spin_010.py"], trial, device, caches)
+        duel(ledger, ["triton_spin.py", "triton_spin_010.py"], trial, device, caches)
         if trial % 2 == 0:
-            duel(ledger, ["triton_spin.py", "triton_spin_005.py", "triton_spin_020.py"], trial, device, caches)
+            files = ["triton_spin.py", "triton_spin.py", "triton_spin_005.py", "triton_spin_020.py"]
+            duel(ledger, files, trial, device, caches)
 
 
 def duel(ledger: Ledger, files: Sequence[str], trial: int, device: str, caches: Path) -> None:
@@ -475,15 +490,17 @@ def power_table(rows: Sequence[dict[str, Any]], controls: Sequence[dict[str, Any
         }
         ratios = [100 * (1 / row["ratio"] - 1) for row in own if row["ratio"]]
         estimate = f"{statistics.fmean(ratios):+.2f} % (sd {statistics.stdev(ratios):.2f})" if len(ratios) > 1 else "–"
-        wall = f"{statistics.median(row['wall_s'] for row in own):.1f} s"
-        lines.append((f"{100 * more:g} %", len(own), *counts.values(), estimate, wall))
+        walls = [row["wall_s"] for row in own]
+        wall = f"{statistics.median(walls):.1f} s, at most {max(walls):.1f}"
+        beside = "/".join(f"{count}" for count in sorted({row["kernels"] for row in own}))
+        lines.append((f"{100 * more:g} %", len(own), *counts.values(), estimate, beside, wall))
     same = [row["verdict"] for row in controls]
-    titles = ("more work", "trials", "FASTER", "SLOWER", "TIE", "UNRESOLVED", "INVALID", "estimated", "wall")
+    titles = ("more work", "trials", "FASTER", "SLOWER", "TIE", "UNRESOLVED", "INVALID", "estimated", "kernels", "wall")
     wolf = sum(verdict in ("FASTER", "SLOWER") for verdict in same)
     return (
         "## `compare` on kernels of known difference\n\n"
-        f"A spin of 20 µs against the same with a little more work, {rows[0]['kernels']} kernels and the hidden copy "
-        "in one comparison. FASTER is right; with 0 % (twins) it is wrong, as is SLOWER.\n\n"
+        "A spin of 20 µs against the same with a little more work, in one comparison of so many kernels and the hidden "
+        "copy. FASTER is right; with 0 % (twins) it is wrong, as is SLOWER.\n\n"
         + table(titles, lines)
         + f"\nHidden copies called faster or slower: {wolf} of {len(same)}.\n"
     )
@@ -498,10 +515,13 @@ def report(ledger: Ledger) -> str:
     versions = (
         f"{machine.get('device', 'this GPU')}, torch {machine.get('torch', '?')}, Triton {machine.get('triton', '?')}"
     )
+    counts = Counter(row.get("harness", "unknown") for row in ledger.rows)
+    states = " and ".join(f"{name} ({count} rows)" for name, count in counts.items())
     parts = [
         "# Fidelity: can the numbers be believed?\n",
         f"{ledger.rows[0]['at']} to {ledger.rows[-1]['at']}, {versions}, driver {machine.get('driver')}, "
-        f"Python {platform.python_version()}. Made by `python benchmarks/fidelity.py`; raw: {ledger.path.name}.\n",
+        f"Python {platform.python_version()}, harness {states}. Made by `python benchmarks/fidelity.py`; raw: "
+        f"{ledger.path.name}.\n",
     ]
     parts += [rescore_tables(scored)] if scored else []
     parts += [contrast_table(ledger.of("contrast"))] if ledger.of("contrast") else []
@@ -538,7 +558,8 @@ def main() -> None:
             "power": lambda: power(ledger, options.trials, device, caches),
         }
         for part in options.parts.split(","):
-            steps[part]()
+            if part != "tables":
+                steps[part]()
             options.output.write_text(report(ledger), encoding="utf-8")
             print(f"{part}: written to {options.output}", flush=True)
 
