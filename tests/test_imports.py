@@ -20,6 +20,7 @@ HEAVY = {
     "enqueue.py",
     "flush.py",
     "allowance.py",
+    "seal.py",
     "canary.py",
 }
 """The modules of harness that live in a process with torch in it."""
@@ -76,7 +77,7 @@ def test_the_contestant_has_wire_sharing_timing_and_devices_of_ours_and_nothing_
     packages = {"harness", "harness.processes", "harness.timing", "harness.processes.contestant"}
     ours = ("harness.wire", "harness.processes.sharing", "harness.processes.reveal", "harness.devices")
     allowed = starts(loaded, *ours)
-    own = ("enqueue", "allowance", "flush", "gate", "slots")
+    own = ("enqueue", "allowance", "flush", "gate", "seal", "slots")
     allowed |= starts(loaded, *(f"harness.timing.{name}" for name in own))
     assert loaded - packages - allowed == set()
 

@@ -30,16 +30,17 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from harness.timing import allowance, enqueue, flush
+from harness.timing import allowance, enqueue, flush, seal
 
 TYPES = {
     "words": "*i32", "begun": "*i64", "offsets": "*i64", "lines": "*i32", "source": "*i32", "sink": "*i32",
-    "ticks": "i32", "looks": "i32", "generation": "i32", "polls": "i32", "index": "i32", "count": "i32",
+    "target": "*i32", "ticks": "i32", "looks": "i32", "generation": "i32", "polls": "i32", "index": "i32",
+    "count": "i32",
 }
 CONSTANTS = {"release": 0, "done": 16, "expired": 32, "size": 64, "width": 4, "block": 8192}
 target = GPUTarget("hip", "gfx950", 64) if vendor == "hip" else GPUTarget("cuda", 90, 32)
 found = {}
-for module in (allowance, enqueue, flush):
+for module in (allowance, enqueue, flush, seal):
     for name, kernel in vars(module).items():
         if isinstance(kernel, triton.runtime.jit.JITFunction):
             signature = {each: TYPES.get(each, "constexpr") for each in kernel.arg_names}
@@ -59,7 +60,7 @@ def test_every_kernel_of_the_queue_compiles_for_either_vendor(vendor: str, clock
     assert done.returncode == 0, done.stderr
     kernels = json.loads(done.stdout)
     ours = {"_gate_kernel", "_done_kernel", "_empty_kernel", "_reveal_kernel", "_read_kernel"}
-    assert set(kernels) == ours | {"_begin_kernel", "_wait_kernel"}
+    assert set(kernels) == ours | {"_begin_kernel", "_wait_kernel", "_copy_kernel"}
     assert {name for name, text in kernels.items() if clock in text} == {"_begin_kernel", "_wait_kernel"}
     if vendor == "hip":  # without this wait, the register still has what was in it before
         for name in ("_begin_kernel", "_wait_kernel"):

@@ -58,6 +58,7 @@ class Contestant:
     mapping: Mapping | None = None
     flush: Any = None
     queue: Any = None
+    copy: Callable[[torch.Tensor, torch.Tensor], None] = sharing.torch_copy
     stage: Stage = "prepare"
 
     def say(self, message: Any) -> None:
@@ -79,12 +80,14 @@ class Contestant:
             from harness.devices import DEFAULT_CACHE_BYTES, describe_device
             from harness.timing.enqueue import Queue
             from harness.timing.flush import Flush
+            from harness.timing.seal import copy
 
             self.flush = Flush(describe_device(self.device)["cache_bytes"] or DEFAULT_CACHE_BYTES)
             self.flush()
             try:
                 self.queue = Queue(self.page_fd, self.flush)
                 self.queue.rehearse()
+                self.copy = copy
             except RuntimeError as error:
                 self.queue, missing = None, str(error)
         gc.collect()
@@ -211,11 +214,11 @@ class Contestant:
 
     def _seal(self, index: int, output: Any) -> None:
         assert self.mapping is not None
-        sharing.seal_into(output, self.mapping.seals[index])
+        sharing.seal_into(output, self.mapping.seals[index], copy=self.copy)
 
     def _seal_stand_in(self, index: int, _: Any) -> None:
         if self.mapping is not None:
-            sharing.seal_into(self.mapping.stand_in, self.mapping.seals[index])
+            sharing.seal_into(self.mapping.stand_in, self.mapping.seals[index], copy=self.copy)
 
     # --- the loop --------------------------------------------------------------------------------------
 

@@ -198,24 +198,37 @@ def zeros_like(tree: Tree) -> tuple[Tree, torch.Tensor]:
     return rebuild(plan, zeros.view(torch.uint8)), zeros
 
 
-def seal_into(output: Any, seal: Tree, name: str = "the output") -> None:
-    """Copy what the kernel returned into the oracle's buffer, if it has its exact form. BadOutput says what differs."""
+def torch_copy(place: torch.Tensor, output: torch.Tensor) -> None:
+    """Copy `output` to `place`, both of one form."""
+    place.copy_(output.detach())
+
+
+def seal_into(
+    output: Any,
+    seal: Tree,
+    name: str = "the output",
+    copy: Callable[[torch.Tensor, torch.Tensor], None] = torch_copy,
+) -> None:
+    """Copy what the kernel returned into the oracle's buffer, if it has its exact form. BadOutput says what differs.
+
+    `copy(place, output)` copies one tensor.
+    """
     if isinstance(seal, torch.Tensor):
         if not isinstance(output, torch.Tensor):
             raise BadOutput(f"{name} is {_kind(output)}; expected {_form(seal)}")
         if _traits(output) != _traits(seal):
             raise BadOutput(f"{name} is {_form(output)}; expected {_form(seal)}")
-        seal.copy_(output.detach())
+        copy(seal, output)
     elif isinstance(seal, tuple | list):
         if not isinstance(output, tuple | list) or len(output) != len(seal):
             raise BadOutput(f"{name} is {_kind(output)}; expected a {type(seal).__name__} of {len(seal)}")
         for index, (item, place) in enumerate(zip(output, seal, strict=True)):
-            seal_into(item, place, f"{name}[{index}]")
+            seal_into(item, place, f"{name}[{index}]", copy)
     elif isinstance(seal, dict):
         if not isinstance(output, dict) or set(output) != set(seal):
             raise BadOutput(f"{name} is {_kind(output)}; expected a dict with keys {sorted(map(str, seal))}")
         for key, place in seal.items():
-            seal_into(output[key], place, f"{name}[{key!r}]")
+            seal_into(output[key], place, f"{name}[{key!r}]", copy)
 
 
 def _kind(value: Any) -> str:

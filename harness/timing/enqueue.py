@@ -17,6 +17,7 @@ from harness.processes.reveal import LINES, WORDS, Reveals
 from harness.timing.allowance import Allowance
 from harness.timing.flush import Flush
 from harness.timing.gate import DONE, EXPIRED, PAGE_BYTES, RELEASE
+from harness.timing.seal import copy
 from harness.timing.slots import pads_before, pads_behind
 
 
@@ -82,6 +83,7 @@ class Queue:
         arena = torch.zeros(2 * LINES * WORDS, dtype=torch.int32, device="cuda")
         offsets = torch.arange(LINES, device="cuda").view(1, LINES) * WORDS
         self.reveal(Reveals(offsets, arena[LINES * WORDS :].view(1, LINES, WORDS), arena), 0)
+        copy(arena[LINES * WORDS :], arena[: LINES * WORDS])
         for start, end in self._events:
             start.record()
             end.record()
