@@ -114,6 +114,12 @@ def _device(context: click.Context, parameter: click.Parameter, value: str) -> s
     return choose_device(value)
 
 
+isolation_option = click.option(
+    "--isolation", type=click.Choice(["auto", "strict", "none"]), default="auto", show_default=True,
+    help="Sandbox: every layer that this machine gives; all of them or no run; none.",
+)  # fmt: skip
+
+
 def pace_options(function: F) -> F:
     """--precision and --max-seconds, the same everywhere."""
     function = click.option(
@@ -167,12 +173,14 @@ def main() -> None:
 @click.option(
     "--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Longest any import, compile or call may take."
 )
+@isolation_option
 @pace_options
 @db_option
 @json_option
 def submit(
     file: Path, problem: str | None, mode: Any, device: str, cases: tuple[str, ...], name: str | None,
-    timeout: float | None, precision: float | None, max_seconds: float | None, db: str | None, as_json: bool,
+    timeout: float | None, isolation: Any, precision: float | None, max_seconds: float | None, db: str | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Verify a kernel, time it, and put it on the board.
 
@@ -192,8 +200,9 @@ def submit(
     ranked = mode == "leaderboard" and chosen is None
     store = open_store(db, writing=True) if ranked else None
     request = Request(
-        found, submission, mode, device, caches(), chosen, limits(found, timeout), precision or PRECISION, max_seconds
-    )
+        found, submission, mode, device, caches(), chosen, limits(found, timeout, isolation),
+        precision or PRECISION, max_seconds,
+    )  # fmt: skip
     with progress(not as_json) as listen:
         record = evaluate(request, listen)
     if store is not None:
@@ -214,14 +223,14 @@ def keep(store: Store, record: Record, as_json: bool) -> None:
         raise
 
 
-def limits(problem: Problem, timeout: float | None) -> Any:
+def limits(problem: Problem, timeout: float | None, isolation: Any = "auto") -> Any:
     """Deadlines: an import or a first call may take the problem's, at most three minutes; later calls one minute."""
     from harness.processes.isolation import Limits
 
     if timeout is not None:
-        return Limits(load_s=timeout, compile_s=timeout, call_s=timeout)
+        return Limits(load_s=timeout, compile_s=timeout, call_s=timeout, isolation=isolation)
     longest_s = min(problem.timeouts.test_s, 180.0)
-    return Limits(load_s=longest_s, compile_s=longest_s)
+    return Limits(load_s=longest_s, compile_s=longest_s, isolation=isolation)
 
 
 def exit_code(record: Record) -> int:
@@ -261,13 +270,15 @@ def show_record(record: Record, as_json: bool, store: Store | None) -> None:
 @device_option
 @click.option("--case", "cases", multiple=True, metavar="'K=V K=V'", help="Only these cases, or one of your own.")
 @click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Longest any import or call may take.")
+@isolation_option
 @pace_options
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page with plots here.")
 @db_option
 @json_option
 def compare(
     kernels: tuple[str, ...], problem: str | None, device: str, cases: tuple[str, ...], timeout: float | None,
-    precision: float | None, max_seconds: float | None, html: Path | None, db: str | None, as_json: bool,
+    isolation: Any, precision: float | None, max_seconds: float | None, html: Path | None, db: str | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Time kernels in turns, in one run, on identical inputs, and say which is faster.
 
@@ -292,8 +303,9 @@ def compare(
     optional = ("regime",) if found.regimes else ()
     chosen = select_cases(cases, (*tests, *benchmarks), optional) if cases else None
     contest = Contest(
-        found, contenders, device, caches(), chosen, limits(found, timeout), precision or PRECISION, max_seconds
-    )
+        found, contenders, device, caches(), chosen, limits(found, timeout, isolation), precision or PRECISION,
+        max_seconds,
+    )  # fmt: skip
     if html is not None:
         claim(html)
     with progress(not as_json) as listen:
@@ -555,7 +567,11 @@ def caches() -> Path:
     import platformdirs
 
     chosen = os.environ.get("PODIUM_HOME")
-    return (Path(chosen) / "caches" if chosen else Path(platformdirs.user_cache_dir("podium"))) / "compile"
+    if chosen:
+        return Path(chosen) / "caches" / "compile"
+    # root's own folders are closed to the user that kernels run as
+    is_root = os.name == "posix" and os.getuid() == 0
+    return Path(platformdirs.site_cache_dir("podium") if is_root else platformdirs.user_cache_dir("podium")) / "compile"
 
 
 def open_store(url: str | None, *, writing: bool = False) -> Store:

@@ -102,7 +102,7 @@ def compare_kernels(contest: Contest, listen: Listener = lambda progress: None) 
     stages.begin("wait for the device")
     with device_lock(contest.device, listen):
         stages.begin("start")
-        court = Court(contest.problem, contest.device, seats=len(run.all))
+        court = Court(contest.problem, contest.device, seats=len(run.all), caches=contest.limits.caches(contest.caches))
         with court, Heats(court, run.settings(), MIN_HEATS, MAX_HEATS) as heats, watching(contest.device) as watch:
             run.look_at(court, watch)
             try:

@@ -42,7 +42,10 @@ def examine(device: str, problem: Problem, caches: Path, home: Path) -> tuple[Ch
     """Look at everything; nothing here raises for what a machine does not have."""
     checks = [*_software(), _home(home), _compiler()]
     try:
-        with Court(problem, device) as court, Pair(court, Setting("", Limits(), caches)) as pair:
+        with (
+            Court(problem, device, caches=caches) as court,
+            Pair(court, Setting("", Limits(), caches / "doctor")) as pair,
+        ):
             pair.prepare()
             checks += [_device(pair), _clock(pair), _monitor(device), *_isolation(pair)]
     except PodiumError as error:

@@ -85,7 +85,7 @@ def evaluate(request: Request, listen: Listener = lambda progress: None) -> Reco
     stages.begin("wait for the device")
     with device_lock(request.device, listen):
         stages.begin("start")
-        court = Court(request.problem, request.device)
+        court = Court(request.problem, request.device, caches=request.limits.caches(request.caches))
         with court, Heats(court, [run.setting()], *request.processes) as heats, watching(request.device) as watch:
             stages.begin("load")
             pair = heats.next()[0]

@@ -159,7 +159,7 @@ class Heats:
     def pids(self) -> tuple[int, ...]:
         """The processes of this run that hold the device."""
         live = [pair for pairs in (*self._waiting, self.current) for pair in pairs.values() if pair.is_prepared]
-        return (self.court.pid, *(pair.pid for pair in live if pair.pid is not None))
+        return (self.court.pid, *(pid for pair in live for pid in pair.pids))
 
     @property
     def isolation(self) -> tuple[Layer, ...]:

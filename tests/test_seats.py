@@ -48,7 +48,7 @@ def arenas():
     return found
 
 def custom_kernel(data):
-    with open("SEEN", "a") as seen:
+    with open(os.path.join(os.environ["XDG_CACHE_HOME"], "SEEN"), "a") as seen:
         print(os.getpid(), *sorted(arenas()), file=seen)
     return 2 * data[0] + data[1]
 """
@@ -70,16 +70,19 @@ def custom_kernel(data):
 
 
 def test_no_process_of_a_comparison_can_reach_the_arena_of_another_kernel(tmp_path: Path) -> None:
-    seen = [tmp_path / "of-first", tmp_path / "of-second"]
+    names = ["of-first", "of-second"]
     contenders = []
-    for file in seen:
-        source = tmp_path / f"{file.name}.py"
-        source.write_text(LOOKING.replace("SEEN", str(file)))
+    for name in names:
+        source = tmp_path / f"{name}.py"
+        source.write_text(LOOKING.replace("SEEN", name))
         contenders.append(Contender(source.name, read_submission(source, "ada")))
     problem = load_problem(PROBLEM)
     found = compare_kernels(Contest(problem, tuple(contenders), "cpu", tmp_path / "caches", (CASE,), max_seconds=0.1))
     assert [entry.outcome.verdict for entry in found.entries] == ["passed", "passed"]
-    first, second = ({tuple(line.split()[1:]) for line in file.read_text().splitlines()} for file in seen)
+    first, second = (
+        {tuple(line.split()[1:]) for line in file.read_text().splitlines()}
+        for file in (next(tmp_path.rglob(each)) for each in names)
+    )
     assert {len(arenas) for arenas in first | second} == {1}  # whatever heat a process belongs to
     assert first.isdisjoint(second)
     assert len(first | second) == 3  # the hidden copy of one of them sits apart as well

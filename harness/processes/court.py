@@ -14,8 +14,19 @@ from harness import wire
 from harness.cases import Case
 from harness.errors import DeviceError, ProblemError
 from harness.problem import Problem
-from harness.processes.isolation import environment, launch, make_scratch, memory_file, sweep_scratch
+from harness.processes.isolation import (
+    Report,
+    User,
+    environment,
+    hand_over,
+    launch,
+    make_scratch,
+    memory_file,
+    other_user,
+    sweep_scratch,
+)
 from harness.processes.peer import Peer, PeerEnded, end, pipes, shut
+from harness.processes.sandbox import Settings
 from harness.processes.warden import Warden
 from harness.record import Device
 from harness.wire import read_dataclass
@@ -37,8 +48,14 @@ class Court:
     earlier and later processes of the same submission, and with nobody else.
     """
 
-    def __init__(self, problem: Problem, device: str, seats: int = 1) -> None:
+    def __init__(self, problem: Problem, device: str, seats: int = 1, caches: Path | None = None) -> None:
+        """`caches`: where contestants will keep what they compile; without, they keep the referee's user."""
         self.problem = problem
+        self.caches = caches
+        self.user: User | None = None
+        """Whom oracle and contestants become, where that is not the referee's user."""
+        self.user_missing = "a run without a sandbox"
+        """Why not, where there is none."""
         self.device_name = device
         """cpu, cuda or cuda:N."""
         self.seats = seats
@@ -68,12 +85,21 @@ class Court:
         self.scratch = make_scratch()
         self._held.callback(shutil.rmtree, self.scratch, ignore_errors=True)
         self.warden.remove(self.scratch)
+        self._choose_user()
         for _ in range(self.seats):
             descriptor = memory_file("podium-arena")
             self._held.callback(shut, (descriptor,))
             self.memory_fds += (descriptor,)
         folder = self.lay("oracle", {entry.name: entry.source for entry in self.problem.oracle_files})
-        self._oracle = self.launch("oracle", [], folder, folder, self.memory_fds, wire.ORACLE_REPORTS)
+        if self.user is not None:
+            hand_over(folder, self.user)
+        report = Report()
+        self._held.callback(report.close)
+        settings = None if self.user is None else Settings(report.descriptor, user=self.user, layers=())
+        self._oracle = self.launch(
+            "oracle", [], folder, folder, self.memory_fds, wire.ORACLE_REPORTS, settings=settings
+        )
+        report.begun()
         self._held.callback(self.dismiss, self._oracle)
         judging = {
             "precisions": list(self.problem.precisions),
@@ -82,6 +108,18 @@ class Court:
         }
         kind: Any = self.kind
         self.tell(wire.Open(str(folder), kind, judging))
+
+    def _choose_user(self) -> None:
+        """As root, become somebody else if that one can do all that is needed."""
+        if self.caches is None:
+            return
+        self.caches.mkdir(parents=True, exist_ok=True)
+        self.scratch.chmod(0o711)
+        found = other_user([self.caches, self.scratch])
+        if isinstance(found, str):
+            self.user_missing = found
+        else:
+            self.user = found
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -120,8 +158,13 @@ class Court:
         shared: tuple[int, ...],
         reports: tuple[type, ...],
         memory: int | None = None,
+        settings: Settings | None = None,
     ) -> Peer:
-        """Start `harness.processes.ROLE` in a folder, with these descriptors; nothing is left of it if that fails."""
+        """Start `harness.processes.ROLE` in a folder, with these descriptors; nothing is left of it if that fails.
+
+        With settings, in the sandbox.
+        """
+        said = () if settings is None else (settings.report,)
         child_orders, orders, reports_fd, child_reports = pipes()
         with contextlib.ExitStack() as undo:
             undo.callback(shut, (orders, reports_fd))
@@ -129,9 +172,10 @@ class Court:
                 process = launch(
                     f"harness.processes.{role}",
                     [*leading, *map(str, (child_orders, child_reports, *shared))],
-                    descriptors=(child_orders, child_reports, *shared),
+                    descriptors=(child_orders, child_reports, *shared, *said),
                     variables=environment(self.device_name, folder, caches),
                     folder=folder,
+                    settings=settings,
                 )
             finally:
                 shut((child_orders, child_reports))

@@ -1,14 +1,15 @@
 """What stands between a contestant and the rest of the machine: how it is started, and what was applied.
 
-Here: a session and process group of its own, an environment built from nothing, a scratch folder, resource
-limits, a watch on its memory. Every layer is best effort and reported; stronger ones (another user,
-Landlock, namespaces) belong in this module and nowhere else.
+A session of its own, an environment built from nothing, a scratch folder, a watch on its memory; and what the sandbox
+(processes.sandbox) takes away before the contestant's program begins: another user's powers, namespaces, the file
+system, the network, resource limits. Every layer is best effort and reported.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from harness.processes import sandbox
 from harness.record import Layer
+
+Isolation = Literal["auto", "strict", "none"]
+"""Every layer that this machine gives; all of them or no run; no sandbox."""
 
 PASSED_ON = (
     "PATH",
@@ -60,6 +66,11 @@ class Limits:
     call_s: float = 60.0
     memory_bytes: int = 0
     """0: six tenths of the machine's memory."""
+    isolation: Isolation = "auto"
+
+    def caches(self, folder: Path) -> Path | None:
+        """The folder of compile caches, where another user is to write it; None without a sandbox."""
+        return None if self.isolation == "none" else folder
 
     @property
     def host_memory_bytes(self) -> int:
@@ -78,6 +89,7 @@ def environment(device: str, scratch: Path, caches: Path) -> dict[str, str]:
         "TRITON_CACHE_DIR": str(caches / "triton"),
         "TORCH_EXTENSIONS_DIR": str(caches / "torch_extensions"),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # more are processes that want semaphores outside of the sandbox
         "CUDA_CACHE_PATH": str(caches / "cuda"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
@@ -108,15 +120,19 @@ def launch(
     descriptors: Sequence[int],
     variables: Mapping[str, str],
     folder: Path,
+    settings: sandbox.Settings | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start `python -m module` in a session of its own; its prints go to one pipe, its errors to the same.
 
-    Only the named descriptors are inherited.
+    Only the named descriptors are inherited. With settings, by way of the sandbox.
     """
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, variables.get("PYTHONPATH")]))
+    program = [sys.executable, "-m", module, *arguments]
+    if settings is not None:
+        program = [sys.executable, "-S", "-m", "harness.processes.sandbox", settings.to_json(), *program]
     return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
+        program,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -127,38 +143,123 @@ def launch(
     )
 
 
-def confine(process: subprocess.Popen[bytes], limits: Limits) -> tuple[Layer, ...]:
-    """Apply what can be applied to a contestant that was just launched, and say what was."""
-    layers = [
+# --- the sandbox ---------------------------------------------------------------------------------------------
+
+_LIMITS = (
+    ("no core dump", "RLIMIT_CORE", 0),
+    ("file size limit", "RLIMIT_FSIZE", MAX_FILE_BYTES),
+    ("open files limit", "RLIMIT_NOFILE", MAX_OPEN_FILES),
+)
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "nvidia*", "dri", "kfd", "dxg")
+"""Device nodes that programs need: none of them keeps what is written to it."""
+
+
+def device_nodes() -> list[Path]:
+    """Those that are here."""
+    return [node for name in _DEVICES for node in sorted(Path("/dev").glob(name))]
+
+
+def settings(limits: Limits, report: int, writable: Sequence[Path], user: User | None = None) -> sandbox.Settings:
+    """What a contestant is started with, where `writable` are the folders that it may write."""
+    return sandbox.Settings(
+        report=report,
+        writable=tuple(str(path.resolve()) for path in writable),
+        devices=tuple(map(str, device_nodes())),
+        user=user,
+        limits=_LIMITS,
+        layers=() if limits.isolation == "none" else ("namespaces", "Landlock"),
+    )
+
+
+# --- another user ----------------------------------------------------------------------------------------------
+
+User = tuple[int, ...]
+"""User, group, further groups."""
+NOBODY = 65534
+_LOOK = """
+import os, sys
+for path in sys.argv[1:]:
+    if not os.access(path, os.X_OK if os.path.isdir(path) else os.R_OK):
+        sys.exit(path)
+"""
+
+
+def other_user(folders: Sequence[Path]) -> User | str:
+    """Whom oracle and contestants become where the referee is root; or why they stay what they are.
+
+    They need this interpreter, torch, the harness and `folders`, and device nodes that are open to all or to a group.
+    Both become the same: memory can be shared between processes of one user only (CUDA IPC).
+    """
+    if os.getuid() != 0:
+        return "not started as root"
+    groups = {node.stat().st_gid for node in device_nodes() if node.stat().st_mode & 0o066 == 0o060}
+    torch = importlib.util.find_spec("torch")
+    needed = [Path(__file__), *folders, *([Path(torch.origin)] if torch is not None and torch.origin else [])]
+    command = [sys.executable, "-S", "-E", "-c", _LOOK, *map(str, needed)]
+    try:
+        looked = subprocess.run(
+            command, user=NOBODY, group=NOBODY, extra_groups=groups, cwd="/", capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"user {NOBODY} cannot run {sys.executable}: {getattr(error, 'strerror', None) or error}"
+    if looked.returncode:
+        return f"user {NOBODY} cannot read {looked.stderr.strip()[-200:]}"
+    return (NOBODY, NOBODY, *sorted(groups))
+
+
+def hand_over(folder: Path, user: User) -> None:
+    """Let a folder and all in it belong to a user, if it does not."""
+    if folder.stat().st_uid == user[0]:
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, user[0], user[1], follow_symlinks=False)
+
+
+class Report:
+    """The pipe on which the sandbox says what it did, from before it starts until its program begins."""
+
+    def __init__(self) -> None:
+        read_fd, self.descriptor = os.pipe()
+        self._lines = os.fdopen(read_fd)
+        self._is_here = True
+
+    def begun(self) -> None:
+        """The sandbox has the descriptor, or never will."""
+        if self._is_here:
+            os.close(self.descriptor)
+            self._is_here = False
+
+    def close(self) -> None:
+        """Nobody will read any more."""
+        self.begun()
+        self._lines.close()
+
+    def read(self) -> tuple[int | None, list[sandbox.Found]]:
+        """The init of its namespaces if it has any, and the layers. Only once, and only after the program has begun.
+
+        Nothing of a submission's has run by then: these lines can be believed.
+        """
+        said = [json.loads(line) for line in self._lines]
+        self.close()
+        init = next((line["init"] for line in said if isinstance(line, dict)), None)
+        return init, [
+            (name, applied, detail) for line in said if isinstance(line, list) for name, applied, detail in line
+        ]
+
+
+def layers(limits: Limits, pid: int, found: Sequence[sandbox.Found]) -> tuple[Layer, ...]:
+    """All that a contestant is kept apart by, with what the sandbox says of its part."""
+    return (
         Layer("own session", True, "killed as a whole at the end"),
         Layer("clean environment", True, "toolchain variables only"),
         Layer("scratch folder", True, "removed at the end"),
         Layer(
             "memory watch",
-            Path(f"/proc/{process.pid}/statm").exists(),
+            Path(f"/proc/{pid}/statm").exists(),
             f"ended above {limits.host_memory_bytes / (1 << 30):.1f} GiB of the host's",
         ),
-    ]
-    wanted = {
-        "no core dump": (resource.RLIMIT_CORE, 0, "none is written"),
-        "file size limit": (resource.RLIMIT_FSIZE, MAX_FILE_BYTES, f"{MAX_FILE_BYTES >> 30} GiB a file"),
-        "open files limit": (resource.RLIMIT_NOFILE, MAX_OPEN_FILES, f"{MAX_OPEN_FILES} at once"),
-    }
-    for name, (kind, value, detail) in wanted.items():
-        layers.append(_limit(process.pid, name, kind, value, detail))
-    return tuple(layers)
-
-
-def _limit(pid: int, name: str, kind: int, value: int, detail: str) -> Layer:
-    if not hasattr(resource, "prlimit"):
-        return Layer(name, False, "this system has no prlimit")
-    try:
-        _, hard = resource.prlimit(pid, kind)
-        bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.prlimit(pid, kind, (bounded, bounded))
-    except (OSError, ValueError) as error:
-        return Layer(name, False, str(error))
-    return Layer(name, True, detail if bounded == value else f"{bounded}, the system's own limit")
+        *(Layer(name, applied, detail) for name, applied, detail in found),
+    )
 
 
 def make_scratch() -> Path:

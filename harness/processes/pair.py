@@ -16,7 +16,7 @@ from harness import wire
 from harness.cases import Case
 from harness.errors import DeviceError
 from harness.processes.court import START_S, Court, NoRoom, not_set_up
-from harness.processes.isolation import Limits, confine, memory_file, prune_caches
+from harness.processes.isolation import Limits, Report, hand_over, layers, memory_file, prune_caches, settings
 from harness.processes.peer import Peer, PeerEnded, printable, shut
 from harness.record import Layer, Outcome
 from harness.timing.gate import PAGE_BYTES, Page
@@ -51,6 +51,7 @@ class Pair:
         self.generation = 0
         self.outputs: list[str] = []
         self._contestant: Peer | None = None
+        self._report: Report | None = None
         self._page_fd: int | None = None
         self._open_page: Page | None = None
         self.is_prepared = False
@@ -96,18 +97,50 @@ class Pair:
         setting.caches.mkdir(parents=True, exist_ok=True)
         os.utime(setting.caches)
         prune_caches(setting.caches.parent)
+        user = self.court.user
+        if user is not None:
+            hand_over(self._folder, user)
+            hand_over(setting.caches, user)
         shared = (self._page_fd, self.court.memory_fds[self.seat])
-        limit = setting.limits.host_memory_bytes
-        self._contestant = self.court.launch(
-            "contestant", [self.court.kind], self._folder, setting.caches, shared, wire.CONTESTANT_REPORTS, limit
-        )
-        self.isolation = confine(self._contestant.process, setting.limits)
+        limits = setting.limits
+        report = Report()
+        try:
+            self._contestant = self.court.launch(
+                "contestant",
+                [self.court.kind],
+                self._folder,
+                setting.caches,
+                shared,
+                wire.CONTESTANT_REPORTS,
+                limits.host_memory_bytes,
+                settings(limits, report.descriptor, (self._folder, setting.caches), user),
+            )
+        except BaseException:
+            report.close()
+            raise
+        report.begun()
+        self._report = report
+
+    def _hear_sandbox(self) -> None:
+        """What the sandbox said before the contestant's program began: its init, and what could be applied."""
+        assert self._contestant is not None and self._report is not None
+        limits = self.setting.limits
+        self._contestant.init, found = self._report.read()
+        if self.court.user is None and os.getuid() == 0:
+            found.append(("own user", False, self.court.user_missing))
+        self.isolation = layers(limits, self._contestant.process.pid, found)
+        missing = [f"{layer.name} ({layer.detail})" for layer in self.isolation if not layer.applied]
+        if limits.isolation == "strict" and missing:
+            raise DeviceError(
+                f"this machine does not give {', '.join(missing)}: use --isolation auto, or see `podium doctor`"
+            )
 
     def begin_prepare(self) -> None:
         """Wait for the interpreter and let it make its device context: several may do so at once, the oracle too."""
         try:
             assert self._contestant is not None
             self._contestant.receive(wire.Started, timeout_s=START_S)
+            self._hear_sandbox()
             self._contestant.send(wire.Prepare())
         except PeerEnded as ended:
             self.court.await_device()  # if there is none, that is what to say
@@ -161,6 +194,11 @@ class Pair:
         """The contestant's process, None while there is none."""
         return None if self._contestant is None else self._contestant.process.pid
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The same and all that it started."""
+        return () if self._contestant is None else self._contestant.pids
+
     # --- asking ----------------------------------------------------------------------------------------
 
     def contestant(self, order: Any, *answers: type, timeout_s: float) -> Any:
@@ -206,6 +244,8 @@ class Pair:
         assert self._contestant is not None
         contestant, self._contestant = self._contestant, None
         self.court.dismiss(contestant)
+        if self._report is not None:
+            self._report.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         if contestant.printed:
             self.outputs.append(contestant.output)

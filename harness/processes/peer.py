@@ -56,6 +56,9 @@ class Peer:
         self._reports_fd = reports_fd
         self._reports = reports
         self._memory_limit_bytes = memory_limit_bytes
+        self._memory_due = 0.0
+        self.init: int | None = None
+        """The first process inside its namespaces: all that is in them ends with it."""
         self._pending = b""
         self._output = b""
         self.output_bytes = 0
@@ -149,11 +152,20 @@ class Peer:
     def _watch_memory(self) -> None:
         if self._memory_limit_bytes is None:
             return
-        used = resident_bytes(self.process.pid)
+        now = time.monotonic()
+        if now < self._memory_due:
+            return
+        self._memory_due = now + _TICK_S
+        used = sum(map(resident_bytes, self.pids))
         if used > self._memory_limit_bytes:
             self.kill()
             limit = self._memory_limit_bytes / (1 << 30)
             raise PeerEnded("out-of-memory", f"it used more than {limit:.1f} GiB of the host's memory")
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process and all that it started, as far as the system tells."""
+        return (self.process.pid, *descendants(self.process.pid))
 
     # --- ending ----------------------------------------------------------------------------------------
 
@@ -171,12 +183,12 @@ class Peer:
         return PeerEnded("crashed", f"the process ended itself with exit status {code}")
 
     def signal_end(self) -> None:
-        """Tell the child's whole process group to end, without waiting for it."""
-        _signal_end(self.process)
+        """Tell the child and all that it started to end, without waiting for it."""
+        _signal_end(self.process, self.init)
 
     def kill(self) -> None:
-        """End the child's whole process group, now; safe to call again."""
-        _kill(self.process)
+        """End the child and all that it started, now; safe to call again."""
+        _kill(self.process, self.init)
 
     def close(self) -> None:
         """End the child and close every descriptor."""
@@ -189,19 +201,36 @@ class Peer:
         self.process.stdout.close()
 
 
-def _signal_end(process: subprocess.Popen[bytes]) -> None:
+def _signal_end(process: subprocess.Popen[bytes], init: int | None = None) -> None:
+    """Its process group; or the init of its namespaces, whose parent then waits until all in them are gone."""
     try:
-        os.killpg(process.pid, signal.SIGKILL)
+        if init is not None and process.poll() is None:
+            os.kill(init, signal.SIGKILL)
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    _signal_end(process)
+def _kill(process: subprocess.Popen[bytes], init: int | None = None) -> None:
+    _signal_end(process, init)
     try:
         process.wait(timeout=20)
     except subprocess.TimeoutExpired:
         return  # the kernel is still tearing down its device context; it has been told
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that one started, and theirs; none where the system does not tell."""
+    found = []
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(each) for each in listing.read_text().split()]
+        except OSError:
+            continue  # it ended just now
+        for child in children:
+            found += [child, *descendants(child)]
+    return found
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,209 @@
+"""Starts a program with fewer powers than its parent has, and says which could be taken away.
+
+    python -S -m harness.processes.sandbox SETTINGS PROGRAM ARGUMENT...
+
+Three processes where the kernel gives namespaces: this one waits outside of them; the first one inside is their init,
+with which all of them end; the program is its child. Elsewhere this process becomes the program. Standard library only:
+nothing of the program's runs before its powers are gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.processes import landlock
+
+_NEW_IPC, _NEW_USER, _NEW_PID, _NEW_NET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
+_PDEATHSIG, _NO_NEW_PRIVS = 1, 38
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to take away. Paths are absolute."""
+
+    report: int
+    """A descriptor for lines of JSON: the init's process number, then the layers as [name, applied, detail]."""
+    writable: tuple[str, ...] = ()
+    """Folders that may be written; the rest of the file system is read-only."""
+    devices: tuple[str, ...] = ()
+    """Device nodes that may be used."""
+    user: tuple[int, ...] | None = None
+    """User and group to become, and further groups to keep."""
+    limits: tuple[tuple[str, str, int], ...] = ()
+    """Name of the layer, of the resource, and its most."""
+    layers: tuple[str, ...] = ("namespaces", "Landlock")
+    """What to try."""
+
+    def to_json(self) -> str:
+        """As the command line has it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """What `to_json` wrote."""
+        fields: dict[str, Any] = {key: _frozen(value) for key, value in json.loads(text).items()}
+        return cls(**fields)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(each) for each in value) if isinstance(value, list) else value
+
+
+Found = tuple[str, bool, str]
+
+
+def main(arguments: list[str]) -> None:
+    """Take away what can be taken, then become the program."""
+    settings = Settings.from_json(arguments[0])
+    found: list[Found] = []
+    if "namespaces" in settings.layers:
+        found.append(_applied("namespaces", _enter_namespaces))
+        if found[-1][1]:
+            _split(settings.report)
+    found += [_limited(*limit) for limit in settings.limits]
+    if settings.user is not None:
+        user, group, *others = settings.user
+        found.append(_applied("own user", lambda: _become(user, group, others)))
+    found.append(_applied("no new privileges", lambda: _control(_NO_NEW_PRIVS, 1)))
+    if "Landlock" in settings.layers:
+        found.append(_applied("Landlock", lambda: _restrict(settings)))
+    _say(settings.report, found)
+    os.close(settings.report)
+    os.execv(arguments[1], arguments[1:])
+
+
+def _say(report: int, what: object) -> None:
+    os.write(report, json.dumps(what).encode() + b"\n")
+
+
+def _applied(name: str, step: Callable[[], str]) -> Found:
+    """The layer as it is reported; a step says what it did, or raises OSError or Unavailable."""
+    try:
+        return name, True, step()
+    except (OSError, AttributeError, landlock.Unavailable) as error:
+        return name, False, getattr(error, "strerror", None) or str(error)
+
+
+# --- layers ------------------------------------------------------------------------------------------------
+
+
+def _enter_namespaces() -> str:
+    """Own process numbers, network and System V memory; as a user, by way of a user namespace with the same numbers."""
+    user, group = os.getuid(), os.getgid()
+    flags = _NEW_PID | _NEW_NET | _NEW_IPC | (_NEW_USER if user else 0)
+    _checked(ctypes.CDLL(None, use_errno=True).unshare(flags))
+    if user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    return "own process numbers, no network, own System V memory; ended as a whole"
+
+
+def _limited(name: str, kind: str, most: int) -> Found:
+    def limit() -> str:
+        number = getattr(resource, kind)
+        hard = resource.getrlimit(number)[1]
+        bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(number, (bounded, bounded))
+        return f"at most {bounded}"
+
+    return _applied(name, limit)
+
+
+def _become(user: int, group: int, others: list[int]) -> str:
+    os.setgroups(others)
+    os.setresgid(group, group, group)
+    os.setresuid(user, user, user)
+    return f"user {user}"
+
+
+def _restrict(settings: Settings) -> str:
+    own = [Path(f"/proc/{os.readlink('/proc/self')}")] if Path("/proc/self").exists() else []
+    lacking = landlock.restrict([*map(Path, settings.writable), *own], map(Path, settings.devices))
+    return "writes to its own folders only" + (f"; this kernel does not restrict {lacking}" if lacking else "")
+
+
+def _control(option: int, value: int) -> str:
+    _checked(ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0))
+    return ""
+
+
+def _checked(code: int) -> None:
+    if code < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+# --- three processes -----------------------------------------------------------------------------------------
+
+
+def _split(report: int) -> None:
+    """Go on as the program-to-be, the child of the namespaces' init; the other two wait and end as it ends."""
+    ended, end = os.pipe()
+    init = os.fork()
+    if init:
+        os.close(end)
+        _say(report, {"init": init})
+        _keep_only(ended)
+        _end_like(init, ended)
+    os.close(ended)
+    _control(_PDEATHSIG, signal.SIGKILL)
+    if _is_without_reader(end):
+        os._exit(1)  # whoever waits outside was gone before that took hold
+    os.setsid()
+    program = os.fork()
+    if program:
+        _keep_only(end)
+        _reap(program, end)
+    os.close(end)
+
+
+def _is_without_reader(descriptor: int) -> bool:
+    looked = select.poll()
+    looked.register(descriptor, select.POLLERR)
+    return bool(looked.poll(0))
+
+
+def _keep_only(descriptor: int) -> None:
+    """A pipe ends for its reader when the program ends, not when those do who wait for it."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    os.closerange(3, descriptor)
+    os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _reap(program: int, end: int) -> None:
+    """The init: collect whoever ends, until the program does; the rest ends with this process."""
+    while True:
+        process, status = os.wait()
+        if process == program:
+            os.write(end, status.to_bytes(4, "little"))
+            os._exit(0)
+
+
+def _end_like(init: int, ended: int) -> None:
+    """Outside: wait until all inside are gone, then end as the program did."""
+    raw = os.read(ended, 4)
+    os.waitpid(init, 0)
+    code = os.waitstatus_to_exitcode(int.from_bytes(raw, "little")) if len(raw) == 4 else -signal.SIGKILL
+    if code >= 0:
+        os._exit(code)
+    if -code not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-code, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), -code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
