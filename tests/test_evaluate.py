@@ -426,3 +426,17 @@ def test_a_device_that_gives_no_more_processes_leaves_what_those_before_have(
     most = 0
     with pytest.raises(DeviceError, match="out of memory"):
         run(RIGHT, mode="leaderboard")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import socket; raise socket.gaierror(-3, 'Temporary failure in name resolution')",
+        "import errno; raise OSError(errno.ENETUNREACH, 'Network is unreachable')",
+        "import subprocess; raise subprocess.CalledProcessError(1, ['python', '-m', 'pip', 'install', 'einops'])",
+    ],
+)
+def test_a_submission_that_wants_the_network_is_told_what_to_do(run: Run, line: str) -> None:
+    outcome = run(f"{line}\n").outcome
+    assert outcome.verdict == "load-failed"
+    assert "there is no network here: install what it needs beside Podium" in outcome.message

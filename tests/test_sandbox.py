@@ -198,18 +198,25 @@ def test_all_end_with_the_init_and_with_who_waits_outside(whom: str, start: Star
 
 
 def test_a_layer_that_cannot_be_had_is_named_and_the_program_runs(start: Start) -> None:
-    ran = start("print('ran')", limits=(("files", "RLIMIT_NOFILE", 100), ("moon", "RLIMIT_MOON", 1))).ran()
+    ran = start("print('ran')", limits=(("files", "RLIMIT_NOFILE", 100, ""), ("moon", "RLIMIT_MOON", 1, ""))).ran()
     assert (ran.status, ran.printed) == (0, "ran\n")
     assert (ran.layers["files"], ran.layers["moon"]) == (True, False)
 
 
 def test_resource_limits_hold_inside(start: Start) -> None:
     program = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
-    assert start(program, limits=(("files", "RLIMIT_NOFILE", 100),)).ran().printed == "100 100\n"
+    assert start(program, limits=(("files", "RLIMIT_NOFILE", 100, ""),)).ran().printed == "100 100\n"
+
+
+def test_a_limit_below_what_is_asked_is_the_system_s_own(start: Start) -> None:
+    begun = start("pass", limits=(("a", "RLIMIT_NOFILE", 100, "a hundred"), ("b", "RLIMIT_NOFILE", 200, "two hundred")))
+    assert begun.process.wait(timeout=30) == 0
+    said = {name: detail for name, _, detail in begun.report.read()[1]}
+    assert (said["a"], said["b"]) == ("a hundred", "100, the system's own limit")
 
 
 def test_settings_come_back_as_they_were_sent() -> None:
-    sent = Settings(7, ("/a",), ("/dev/null",), (1, 2, 3), (("files", "RLIMIT_NOFILE", 100),), ("Landlock",))
+    sent = Settings(7, ("/a",), ("/dev/null",), (1, 2, 3), (("files", "RLIMIT_NOFILE", 100, ""),), ("Landlock",))
     assert Settings.from_json(sent.to_json()) == sent
 
 

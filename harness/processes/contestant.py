@@ -9,6 +9,7 @@ time that counts is the referee's.
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib.util
 import inspect
@@ -272,7 +273,14 @@ def _first_line(error: BaseException) -> str:
         return f"it called sys.exit({error.code!r})"
     if isinstance(error, LookupError) and type(error) is LookupError:
         return str(error)
-    return f"{type(error).__name__}: {error}".strip()
+    return f"{type(error).__name__}: {error}{_hint(error)}".strip()
+
+
+def _hint(error: BaseException) -> str:
+    """What to do about it, where a submission asked for what the sandbox does not have."""
+    installs = "pip" in str(getattr(error, "cmd", ""))
+    reaches = type(error).__name__ in ("gaierror", "URLError") or getattr(error, "errno", None) == errno.ENETUNREACH
+    return "; there is no network here: install what it needs beside Podium" if installs or reaches else ""
 
 
 def _own_frames(error: BaseException) -> list[str]:

@@ -146,9 +146,9 @@ def launch(
 # --- the sandbox ---------------------------------------------------------------------------------------------
 
 _LIMITS = (
-    ("no core dump", "RLIMIT_CORE", 0),
-    ("file size limit", "RLIMIT_FSIZE", MAX_FILE_BYTES),
-    ("open files limit", "RLIMIT_NOFILE", MAX_OPEN_FILES),
+    ("no core dump", "RLIMIT_CORE", 0, "none is written"),
+    ("file size limit", "RLIMIT_FSIZE", MAX_FILE_BYTES, f"{MAX_FILE_BYTES >> 30} GiB a file"),
+    ("open files limit", "RLIMIT_NOFILE", MAX_OPEN_FILES, f"{MAX_OPEN_FILES} at once"),
 )
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "nvidia*", "dri", "kfd", "dxg")
 """Device nodes that programs need: none of them keeps what is written to it."""

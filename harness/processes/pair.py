@@ -158,7 +158,8 @@ class Pair:
         except PeerEnded as ended:
             raise DeviceError(f"a contestant process could not start: {ended.message}\n{self.output}") from None
         if isinstance(report, wire.Failed):
-            raise DeviceError(f"a contestant process could not use the device: {report.message}")
+            hint = "" if self.setting.limits.isolation == "none" else " (in the sandbox: --isolation none runs without)"
+            raise DeviceError(f"a contestant process could not use the device: {report.message}{hint}")
         self.gated = report.gated
         if report.missing:
             note = f"no gate on this device, calls are timed one by one: {printable(report.missing)}"

@@ -39,8 +39,8 @@ class Settings:
     """Device nodes that may be used."""
     user: tuple[int, ...] | None = None
     """User and group to become, and further groups to keep."""
-    limits: tuple[tuple[str, str, int], ...] = ()
-    """Name of the layer, of the resource, and its most."""
+    limits: tuple[tuple[str, str, int, str], ...] = ()
+    """Name of the layer, of the resource, its most, and that in words."""
     layers: tuple[str, ...] = ("namespaces", "Landlock")
     """What to try."""
 
@@ -109,13 +109,13 @@ def _enter_namespaces() -> str:
     return "own process numbers, no network, own System V memory; ended as a whole"
 
 
-def _limited(name: str, kind: str, most: int) -> Found:
+def _limited(name: str, kind: str, most: int, words: str) -> Found:
     def limit() -> str:
         number = getattr(resource, kind)
         hard = resource.getrlimit(number)[1]
         bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(number, (bounded, bounded))
-        return f"at most {bounded}"
+        return words if bounded == most else f"{bounded}, the system's own limit"
 
     return _applied(name, limit)
 
