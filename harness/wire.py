@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+PROBE_BYTES = 2 << 20
+"""A block of a GPU's memory: the least that a handle opens."""
 MAX_LINE_BYTES = 1 << 20
 """Longest line either side accepts; the largest honest one (a layout of 24 input sets) has about 60 KB."""
 
@@ -33,6 +35,13 @@ class WireError(Exception):
 @dataclass(frozen=True)
 class Prepare:
     """Set up the device and the harness's own kernels, before anything of the submission is read."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Open and close PROBE_BYTES of the oracle's memory: can this process share any?"""
+
+    handle: str
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,11 @@ class Prepared:
 
     gated: bool
     missing: str
+
+
+@dataclass(frozen=True)
+class Probed:
+    """It could be opened."""
 
 
 @dataclass(frozen=True)
@@ -242,6 +256,8 @@ class Opened:
 
     device: Json
     software: Json
+    probe: str
+    """The handle of a small piece of the device's memory that a contestant must be able to open; "" on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -300,6 +316,7 @@ class Trouble:
 CONTESTANT_REPORTS = (
     Started,
     Prepared,
+    Probed,
     Loaded,
     Mapped,
     Unmapped,

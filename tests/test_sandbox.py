@@ -17,7 +17,7 @@ from harness.errors import DeviceError
 from harness.problem import load_problem
 from harness.processes import landlock, pair
 from harness.processes.court import Court
-from harness.processes.isolation import Limits, Report, hand_over, other_user, settings
+from harness.processes.isolation import SANDBOX, Limits, Report, hand_over, other_user, settings
 from harness.processes.pair import Pair, Setting
 from harness.processes.peer import descendants
 from harness.processes.sandbox import Settings
@@ -247,6 +247,33 @@ def test_where_a_layer_is_missing_strict_runs_nothing_and_says_which(
                     begun.prepare()
             else:
                 begun.prepare()
+
+
+@pytest.mark.parametrize("isolation", ["auto", "strict"])
+def test_where_the_device_cannot_be_used_inside_this_process_and_the_next_do_without(
+    isolation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hear = Pair._prepared
+    monkeypatch.setattr(Pair, "_prepared", lambda self: "CUDA error: not permitted" if self._in_sandbox else hear(self))
+    monkeypatch.setattr(
+        pair, "layers", lambda _, __, found: tuple(Layer(*each) for each in found if each[0] in SANDBOX)
+    )
+    setting = Setting("", Limits(isolation=isolation), tmp_path / "caches" / "one")  # type: ignore[arg-type]
+    with Court(load_problem(PROBLEM), "cpu") as court, Pair(court, setting) as first, Pair(court, setting) as beside:
+        if isolation == "strict":
+            with pytest.raises(DeviceError, match="could not use the device: CUDA error"):
+                first.prepare()
+            return
+        for each in (first, beside):
+            each.begin_prepare()
+        for each in (first, beside):
+            each.prepare()
+        with Pair(court, setting) as later:
+            later.prepare()
+            for each in (first, beside, later):
+                assert {layer.name for layer in each.isolation} == set(SANDBOX)
+                assert not any(layer.applied for layer in each.isolation)
+                assert all("CUDA error: not permitted" in layer.detail for layer in each.isolation)
 
 
 def test_another_user_is_only_for_root_and_must_reach_all_that_is_needed(

@@ -95,6 +95,11 @@ class Contestant:
         gc.freeze()  # what is there now need not be looked at between cases
         self.say(wire.Prepared(gated=self.queue is not None, missing=missing))
 
+    def probe(self, order: wire.Probe) -> None:
+        """Whether memory of the oracle's can be opened here."""
+        sharing.attach(order.handle, wire.PROBE_BYTES, self.device, self.memory_fd).close()
+        self.say(wire.Probed())
+
     def load(self, order: wire.Load) -> None:
         """Import the submission from the working folder."""
         spec = importlib.util.spec_from_file_location("submission", os.path.abspath(order.filename))
@@ -234,6 +239,7 @@ class Contestant:
         """Orders until Quit. The one place that catches everything: what a submission raises is a report."""
         steps: dict[type, tuple[Stage, Callable[[Any], None]]] = {
             wire.Prepare: ("prepare", self.prepare),
+            wire.Probe: ("prepare", self.probe),
             wire.Load: ("load", self.load),
             wire.Map: ("map", self.map),
             wire.Unmap: ("map", self.unmap),

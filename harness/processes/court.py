@@ -61,6 +61,8 @@ class Court:
         self.seats = seats
         self.memory_fds: tuple[int, ...] = ()
         """The memory file of each seat: its arena, on the CPU."""
+        self.forgone = ""
+        """Why contestants are started without namespaces and Landlock after all; nothing where they are not."""
         self._oracle: Peer | None = None
         self._device: Device | None = None
         self._folders = 0
@@ -206,6 +208,7 @@ class Court:
             opened = self.hear(wire.Opened, timeout_s=START_S)
             self._device = read_dataclass(Device, opened.device, "device")
             self.software: dict[str, Any] = opened.software
+            self.probe: str = opened.probe
 
     def ask(self, order: Any, answer: type, *, timeout_s: float = ORACLE_S) -> Any:
         """The oracle's answer. What goes wrong there is the problem's or the machine's, never a submission's."""

@@ -7,6 +7,7 @@ system, the network, resource limits. Every layer is best effort and reported.
 
 from __future__ import annotations
 
+import fnmatch
 import importlib.util
 import json
 import os
@@ -150,6 +151,7 @@ _LIMITS = (
     ("file size limit", "RLIMIT_FSIZE", MAX_FILE_BYTES, f"{MAX_FILE_BYTES >> 30} GiB a file"),
     ("open files limit", "RLIMIT_NOFILE", MAX_OPEN_FILES, f"{MAX_OPEN_FILES} at once"),
 )
+SANDBOX = ("namespaces", "Landlock")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "nvidia*", "dri", "kfd", "dxg")
 """Device nodes that programs need: none of them keeps what is written to it."""
 
@@ -159,15 +161,20 @@ def device_nodes() -> list[Path]:
     return [node for name in _DEVICES for node in sorted(Path("/dev").glob(name))]
 
 
-def settings(limits: Limits, report: int, writable: Sequence[Path], user: User | None = None) -> sandbox.Settings:
-    """What a contestant is started with, where `writable` are the folders that it may write."""
+def settings(
+    limits: Limits, report: int, writable: Sequence[Path], user: User | None = None, in_sandbox: bool = True
+) -> sandbox.Settings:
+    """What a contestant is started with, where `writable` are the folders that it may write.
+
+    Without namespaces and Landlock where those were found to be in the device's way.
+    """
     return sandbox.Settings(
         report=report,
         writable=tuple(str(path.resolve()) for path in writable),
         devices=tuple(map(str, device_nodes())),
         user=user,
         limits=_LIMITS,
-        layers=() if limits.isolation == "none" else ("namespaces", "Landlock"),
+        layers=SANDBOX if in_sandbox and limits.isolation != "none" else (),
     )
 
 
@@ -179,7 +186,8 @@ NOBODY = 65534
 _LOOK = """
 import os, sys
 for path in sys.argv[1:]:
-    if not os.access(path, os.X_OK if os.path.isdir(path) else os.R_OK):
+    is_node = path.startswith("/dev/")
+    if not os.access(path, os.R_OK | os.W_OK if is_node else os.X_OK if os.path.isdir(path) else os.R_OK):
         sys.exit(path)
 """
 
@@ -195,6 +203,7 @@ def other_user(folders: Sequence[Path]) -> User | str:
     groups = {node.stat().st_gid for node in device_nodes() if node.stat().st_mode & 0o066 == 0o060}
     torch = importlib.util.find_spec("torch")
     needed = [Path(__file__), *folders, *([Path(torch.origin)] if torch is not None and torch.origin else [])]
+    needed += [node for node in device_nodes() if fnmatch.fnmatch(str(node), "/dev/nvidia[ctlu0-9]*")]
     command = [sys.executable, "-S", "-E", "-c", _LOOK, *map(str, needed)]
     try:
         looked = subprocess.run(

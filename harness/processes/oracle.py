@@ -112,6 +112,7 @@ class Oracle:
         self._canaries: Callable[[], tuple[float, ...]] = tuple
         self._reference: Reference | None = None
         self._bench: Bench | None = None
+        self._probe: sharing.Arena | None = None
         self._kept: dict[str, Data] = {}
         self._keep_bytes = 0.0
 
@@ -188,7 +189,8 @@ class Oracle:
             from harness.timing.canary import Canaries
 
             self._canaries = Canaries(facts["cache_bytes"] or DEFAULT_CACHE_BYTES)
-        return wire.Opened(facts, _software())
+            self._probe = sharing.allocate(wire.PROBE_BYTES, order.device, -1)
+        return wire.Opened(facts, _software(), self._probe.handle if self._probe is not None else "")
 
     def stage(self, order: wire.Stage) -> wire.Staged:
         """Data, the form of the output, and for each seat an arena with as many input sets as fit."""

@@ -16,7 +16,7 @@ from harness import wire
 from harness.cases import Case
 from harness.errors import DeviceError
 from harness.processes.court import START_S, Court, NoRoom, not_set_up
-from harness.processes.isolation import Limits, Report, hand_over, layers, memory_file, prune_caches, settings
+from harness.processes.isolation import SANDBOX, Limits, Report, hand_over, layers, memory_file, prune_caches, settings
 from harness.processes.peer import Peer, PeerEnded, printable, shut
 from harness.record import Layer, Outcome
 from harness.timing.gate import PAGE_BYTES, Page
@@ -57,6 +57,7 @@ class Pair:
         self.is_prepared = False
         """Whether it holds the device."""
         self._preparing = False
+        self._in_sandbox = True
         self._loaded: wire.Loaded | Outcome | None = None
 
     def __enter__(self) -> Pair:
@@ -103,6 +104,7 @@ class Pair:
             hand_over(setting.caches, user)
         shared = (self._page_fd, self.court.memory_fds[self.seat])
         limits = setting.limits
+        self._in_sandbox = limits.isolation != "none" and not self.court.forgone
         report = Report()
         try:
             self._contestant = self.court.launch(
@@ -113,7 +115,7 @@ class Pair:
                 shared,
                 wire.CONTESTANT_REPORTS,
                 limits.host_memory_bytes,
-                settings(limits, report.descriptor, (self._folder, setting.caches), user),
+                settings(limits, report.descriptor, (self._folder, setting.caches), user, self._in_sandbox),
             )
         except BaseException:
             report.close()
@@ -126,6 +128,8 @@ class Pair:
         assert self._contestant is not None and self._report is not None
         limits = self.setting.limits
         self._contestant.init, found = self._report.read()
+        if self.court.forgone and not self._in_sandbox:
+            found += [(name, False, self.court.forgone) for name in SANDBOX]
         if self.court.user is None and os.getuid() == 0:
             found.append(("own user", False, self.court.user_missing))
         self.isolation = layers(limits, self._contestant.process.pid, found)
@@ -137,15 +141,24 @@ class Pair:
 
     def begin_prepare(self) -> None:
         """Wait for the interpreter and let it make its device context: several may do so at once, the oracle too."""
+        trouble = self._begun()
+        if trouble and self._starts_without_sandbox(trouble):
+            trouble = self._begun()
+        if trouble:
+            self.court.await_device()  # if there is none, that is what to say
+            raise DeviceError(f"a contestant process could not start: {trouble}")
+        self._preparing = self.is_prepared = True
+
+    def _begun(self) -> str:
+        """Wait for the interpreter; why it did not start, or nothing."""
+        assert self._contestant is not None
         try:
-            assert self._contestant is not None
             self._contestant.receive(wire.Started, timeout_s=START_S)
             self._hear_sandbox()
             self._contestant.send(wire.Prepare())
         except PeerEnded as ended:
-            self.court.await_device()  # if there is none, that is what to say
-            raise DeviceError(f"a contestant process could not start: {ended.message}\n{self.output}") from None
-        self._preparing = self.is_prepared = True
+            return f"{ended.message}\n{self.output}".strip()
+        return ""
 
     def prepare(self) -> None:
         """Wait for the contestant's device. Our code only: failing here is the machine's fault."""
@@ -153,17 +166,49 @@ class Pair:
             self.begin_prepare()
         self._preparing = False
         self.court.await_device()
+        trouble = self._prepared()
+        if trouble and self._starts_without_sandbox(trouble):
+            self.begin_prepare()
+            self._preparing = False
+            trouble = self._prepared()
+        if trouble:
+            raise DeviceError(f"a contestant process could not use the device: {trouble}")
+
+    @property
+    def _may_forgo(self) -> bool:
+        return self.setting.limits.isolation == "auto" and self._in_sandbox
+
+    def _starts_without_sandbox(self, trouble: str) -> bool:
+        """Where it may be the sandbox's fault, and that is not insisted on, this process and the next do without."""
+        if not self._may_forgo:
+            return False
+        self.court.forgone = f"the device could not be used inside: {trouble}"
+        self.drop()
+        try:
+            self._launch()
+        except OSError as error:
+            raise not_set_up(error) from error
+        return True
+
+    def _prepared(self) -> str:
+        """Wait for the device, the harness's own kernels and a look at shared memory; what failed, or nothing."""
         try:
             report = self.hear_contestant(wire.Prepared, timeout_s=START_S)
+            if isinstance(report, wire.Failed):
+                return str(report.message)
+            self.gated = report.gated
+            if report.missing and self._may_forgo:
+                return str(report.missing)
+            if report.missing:
+                note = f"no gate on this device, calls are timed one by one: {printable(report.missing)}"
+                self.notes = tuple(dict.fromkeys((*self.notes, note)))
+            if self.court.probe:
+                probed = self.contestant(wire.Probe(self.court.probe), wire.Probed, timeout_s=START_S)
+                if isinstance(probed, wire.Failed):
+                    return f"memory of another process could not be opened: {probed.message}"
         except PeerEnded as ended:
-            raise DeviceError(f"a contestant process could not start: {ended.message}\n{self.output}") from None
-        if isinstance(report, wire.Failed):
-            hint = "" if self.setting.limits.isolation == "none" else " (in the sandbox: --isolation none runs without)"
-            raise DeviceError(f"a contestant process could not use the device: {report.message}{hint}")
-        self.gated = report.gated
-        if report.missing:
-            note = f"no gate on this device, calls are timed one by one: {printable(report.missing)}"
-            self.notes = tuple(dict.fromkeys((*self.notes, note)))
+            return f"{ended.message}\n{self.output}".strip()
+        return ""
 
     def load(self) -> wire.Loaded | Outcome:
         """Import the submission: what it defines, or how it failed, which ends the process."""
