@@ -138,6 +138,7 @@ class _Turn:
         self.by_message = not pair.gated or (form is not None and form.by_message)
         self.plan: Plan | None = None
         self.worst: wire.Judged | None = None
+        self.is_modified = False
         self.due_ns = 0.0
         self.flush_ns = 0.0
         self.batches: list[Batch] = []
@@ -181,14 +182,14 @@ class _Turn:
         return Timed(replace(passed, timing=timing, doubts=self._doubts(timing)), self.timing_class, self.form)
 
     def _doubts(self, timing: Timing) -> tuple[Doubt, ...]:
-        """Do the referee's clock and the contestant's events tell the same story, and do all calls of a batch?"""
+        """Were inputs left as they were? Do both clocks tell the same story, and do all calls of a batch?"""
+        doubts: list[Doubt] = ["input-modified"] if self.is_modified else []
         if self.by_message or not timing.claimed:
-            return ()
+            return tuple(doubts)
         external = statistics.median(batch.per_call_ns for batch in timing.claimed)
         claimed = statistics.median(claim for batch in timing.claimed for claim in batch.claims_ns)
         claimed += timing.claimed[0].start_ns - (timing.empty_claim_ns or 0.0)
         allowed = max(DISAGREE_SHARE * external, DISAGREE_NS)
-        doubts: list[Doubt] = []
         if not -allowed <= external - claimed <= allowed + WRITE_BACK_SHARE * external:
             doubts.append("clocks-disagree")
         excess = first_call_excess_ns(timing.claimed)
@@ -213,6 +214,7 @@ class _Turn:
             if self.worst is not None:
                 message = f"right when called alone, wrong in a timed batch on contents it had not seen: {message}"
             raise Ended(Outcome("wrong", message, "batch" if self.worst else "call"), judgement(judged))
+        self.is_modified = self.is_modified or judged.modified
         calls = judged.calls + (self.worst.calls if self.worst else 0)
         worse = self.worst is None or (judged.row_error or 0.0) >= (self.worst.row_error or 0.0)
         worst = judged if worse or self.worst is None else self.worst

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 from harness import wire
 from harness.cases import Case
@@ -24,7 +25,8 @@ def verify(pair: Pair, case: Case) -> CaseResult:
             if isinstance(report, wire.Failed):
                 return result(case, "test", failure(report))
         judged = pair.court.ask(wire.Judge(pair.seat, budget_ns=0, published=True), wire.Judged)
-        return result(case, "test", verdict(judged), judgement(judged))
+        found = result(case, "test", verdict(judged), judgement(judged))
+        return replace(found, doubts=("input-modified",) if judged.modified else ())
 
 
 def result(case: Case, stage: str, outcome: Outcome, judgement: Judgement | None = None) -> CaseResult:

@@ -297,6 +297,8 @@ class Judged:
     mismatched: float | None
     gpumode: Literal["pass", "fail"] | None
     gpumode_message: str
+    modified: bool = False
+    """Whether an input no longer has the bits that were dealt."""
 
 
 @dataclass(frozen=True)

@@ -440,3 +440,11 @@ def test_a_submission_that_wants_the_network_is_told_what_to_do(run: Run, line: 
     outcome = run(f"{line}\n").outcome
     assert outcome.verdict == "load-failed"
     assert "there is no network here: install what it needs beside Podium" in outcome.message
+
+
+@pytest.mark.parametrize("mode", ["test", "benchmark"])
+@pytest.mark.parametrize(("change", "doubts"), [("data[0][-1, -1] += 1", ("input-modified",)), ("data[0].sum()", ())])
+def test_an_input_that_was_changed_is_a_doubt(run: Run, change: str, doubts: tuple[str, ...], mode: Mode) -> None:
+    source = f"def custom_kernel(data):\n    output = 2 * data[0] + data[1]\n    {change}\n    return output\n"
+    found = run(source, mode=mode)
+    assert (found.outcome.verdict, found.doubts) == ("passed", doubts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.judge import Finding, judge, poison, poisoned
+from harness.judge import Finding, judge, poison, poisoned, same_bits
 from harness.problem import RowLimits
 
 LIMITS = RowLimits(row_relative=0.01, rtol=0.02, atol=0.001)
@@ -156,3 +156,28 @@ def test_any_number_of_dimensions_is_a_list_of_rows() -> None:
     found = look(output, torch.ones(2, 3, 4))
     assert "row [1, 2]" in found.message
     assert "element [1, 2, 0]" in found.message
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.uint8, torch.bool, torch.complex64])
+@pytest.mark.parametrize("count", [1, 7, 64, 1000])
+def test_same_bits_tells_one_bit_of_one_element(
+    dtype: torch.dtype, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.judge._COMPARED_AT_ONCE", 16)
+    one = (torch.arange(count) % 2).to(dtype)
+    other = one.clone()
+    assert same_bits(one, other)
+    for index in {0, count // 2, count - 1}:
+        kept = other[index].clone()
+        other[index] = 1 - kept.to(torch.int32) if dtype == torch.bool else kept + 1
+        assert not same_bits(one, other)
+        other[index] = kept
+    assert same_bits(one, other)
+
+
+def test_same_bits_are_bits_and_not_values() -> None:
+    nan = torch.full((4,), float("nan"))
+    assert same_bits(nan, nan.clone())
+    assert not same_bits(torch.zeros(4), -torch.zeros(4))
+    assert same_bits(torch.arange(12.0).view(3, 4).t(), torch.arange(12.0).view(3, 4).t())
+    assert not same_bits(torch.arange(12.0).view(3, 4).t(), torch.arange(1.0, 13).view(3, 4).t())

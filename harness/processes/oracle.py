@@ -26,7 +26,7 @@ import torch
 
 from harness import wire
 from harness.devices import DEFAULT_CACHE_BYTES, describe_device
-from harness.judge import Finding, judge, poison
+from harness.judge import Finding, judge, poison, same_bits
 from harness.processes import sharing
 from harness.processes.reference import Reference, copied, open_reference
 from harness.processes.reveal import Reveals, Spans, open_reveals, room, spans_of
@@ -305,6 +305,7 @@ class Oracle:
         bench, seat = self.bench, self.bench.seats[order.seat]
         sealed = {index: copied(seat.outputs[index]) for index in bench.fresh}
         self._synchronize()
+        modified = not self._is_intact(seat)
         deadline = time.perf_counter_ns() + order.budget_ns
         indices = random.sample(list(sealed), len(sealed))
         everything = order.budget_ns == 0
@@ -330,7 +331,24 @@ class Oracle:
             worst.mismatched,
             None if published is None else ("pass" if published[0] else "fail"),
             "" if published is None else published[1][:500],
+            modified,
         )
+
+    def _is_intact(self, seat: Seat) -> bool:
+        """Whether all inputs have the bits that were dealt, late lines included.
+
+        A foreign problem may hand out the output's own buffer among its inputs: there it is not asked.
+        """
+        if self.reference.limits is None:
+            return True
+        seen: set[int] = set()
+        for index, fresh in self.bench.fresh.items():
+            for place, content in zip(sharing.tensors(seat.inputs[index]), sharing.tensors(fresh), strict=True):
+                if place.numel() and place.data_ptr() not in seen:
+                    seen.add(place.data_ptr())
+                    if not same_bits(place, content):
+                        return False
+        return True
 
     def _judge_one(
         self, seat: Seat, data: Any, output: Any, published: bool, everything: bool
