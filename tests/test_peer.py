@@ -14,7 +14,7 @@ import pytest
 
 from harness import wire
 from harness.processes.isolation import environment, launch, prune_caches
-from harness.processes.peer import Peer, PeerEnded, pipes, printable, shut
+from harness.processes.peer import Peer, PeerEnded, pipes, printable, resident_bytes, shut
 
 Start = Callable[..., Peer]
 
@@ -114,6 +114,33 @@ def test_a_child_that_does_not_read_its_orders_times_out(start: Start) -> None:
     with pytest.raises(PeerEnded) as caught:
         speak()
     assert caught.value.verdict == "timed-out"
+
+
+def test_what_it_started_counts_too(start: Start) -> None:
+    script = """
+        for _ in range(4):
+            if os.fork() == 0:
+                own = bytearray(os.urandom(1 << 20) * 80)
+                time.sleep(1000)
+        time.sleep(1000)
+    """
+    assert ended(start(script, memory=200 << 20))[0] == "out-of-memory"
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="this system does not tell shared pages")
+def test_pages_that_children_share_with_it_count_once(start: Start) -> None:
+    script = """
+        shared = bytearray(os.urandom(1 << 20) * 80)
+        for _ in range(5):
+            if os.fork() == 0:
+                time.sleep(1000)
+        time.sleep(0.5)
+        say(LOADED)
+        hear()
+    """
+    peer = start(script, memory=250 << 20)
+    assert isinstance(peer.receive(wire.Loaded, timeout_s=20), wire.Loaded)
+    assert sum(map(resident_bytes, peer.pids)) > 250 << 20
 
 
 def test_too_much_memory_ends_it(start: Start) -> None:

@@ -156,8 +156,7 @@ class Peer:
         if now < self._memory_due:
             return
         self._memory_due = now + _TICK_S
-        used = sum(map(resident_bytes, self.pids))
-        if used > self._memory_limit_bytes:
+        if used_bytes(self.pids, self._memory_limit_bytes) > self._memory_limit_bytes:
             self.kill()
             limit = self._memory_limit_bytes / (1 << 30)
             raise PeerEnded("out-of-memory", f"it used more than {limit:.1f} GiB of the host's memory")
@@ -238,6 +237,25 @@ def end(process: subprocess.Popen[bytes]) -> None:
     _kill(process)
     assert process.stdout is not None
     process.stdout.close()
+
+
+def used_bytes(pids: Sequence[int], enough: int) -> int:
+    """Memory of a process and all that it started; above `enough`, without counting shared pages more than once."""
+    resident = sum(map(resident_bytes, pids))
+    if resident <= enough or len(pids) == 1:
+        return resident
+    return sum(map(proportional_bytes, pids))
+
+
+def proportional_bytes(pid: int) -> int:
+    """A process's memory with its share of shared pages; all of its resident memory where the system does not tell."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    return resident_bytes(pid)
 
 
 def resident_bytes(pid: int) -> int:
