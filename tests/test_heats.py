@@ -30,6 +30,10 @@ class ScriptedPair:
         self.done.append("start")
         return self
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return () if self.pid is None else (self.pid,)
+
     def signal_end(self) -> None:
         ScriptedPair.ended.append("signal")
 
