@@ -447,6 +447,33 @@ def problems(name: str | None, as_json: bool) -> None:
         console().print(problem_page(found[0]) if name else problem_list(found))
 
 
+@main.command(short_help="Can a problem's tolerance tell right from wrong?", epilog=example("podium validate fp4_gemm"))
+@click.argument("problem")
+@device_option
+@json_option
+def validate(problem: str, device: str, as_json: bool) -> None:
+    """Judge the variants in a problem's mutants.py, wrong and right ones, and say how far each is from the limit.
+
+    They run on the problem's tests (on a CPU its small cases), and once in each further regime. A margin is what the
+    limits could be multiplied by (wrong ones) or divided by (right ones) before the verdict turns.
+    Exit codes: 0 all are judged as they should be, 1 a mistake in the call, 2 some are not.
+    """
+    from harness.processes.isolation import visible_devices
+
+    found = load(problem)
+    os.environ.update(visible_devices(device))  # before torch looks for GPUs
+    from harness.validate import validate as judge_variants
+    from leaderboard.margins import margin_summary, margin_table
+
+    with progress(not as_json) as listen:
+        margins = judge_variants(found, device, listen)
+    if as_json:
+        click.echo(json.dumps(margin_summary(found, device, margins)))
+    else:
+        console().print(margin_table(margins))
+    sys.exit(0 if all(margin.as_it_should for margin in margins) else EXIT_FAILED)
+
+
 @main.command(short_help="Begin a kernel from a template.", epilog=example("podium start fp4_gemm my_kernel.py"))
 @click.argument("problem")
 @click.argument("file", type=click.Path(path_type=Path), required=False)

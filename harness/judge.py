@@ -112,13 +112,22 @@ def judge(
     return min(passed or findings, key=lambda finding: finding.error)
 
 
-def _compare(output: torch.Tensor, reference: torch.Tensor, limits: RowLimits) -> Finding:
-    got, want = _rows(output), _rows(reference)
-    stray = torch.isfinite(want) & ~torch.isfinite(got)
-    if bool(stray.any()):
-        return Finding(
-            False, f"{_share(stray)} {_kinds(got[stray])} where the reference is finite{_where(stray, output)}"
-        )
+@dataclass(frozen=True)
+class Errors:
+    """How far an output is from one reference, and how far it may be; R rows of C columns."""
+
+    relative: torch.Tensor
+    """float64 [R]: each row's ||out - ref|| / ||ref||."""
+    absolute: torch.Tensor
+    """[R, C]: |out - ref|."""
+    allowed: torch.Tensor
+    """[R, C]: what an element may be off."""
+    kept: torch.Tensor
+    """bool [R]: the rows that the limits speak of, all but the excused outliers."""
+
+
+def errors_of(got: torch.Tensor, want: torch.Tensor, limits: RowLimits) -> Errors:
+    """All that a verdict is made of, for an output and a reference as `rows_of` gives them."""
     same = got == want  # infinities that agree have no error
     error = torch.where(same, 0.0, got - want).abs()
     # One norm of a row of zeros would make any error infinite: such a row is measured by the largest norm instead.
@@ -126,9 +135,20 @@ def _compare(output: torch.Tensor, reference: torch.Tensor, limits: RowLimits) -
     scale = torch.where(norms > 0, norms, norms.max().clamp_min(torch.finfo(torch.float32).tiny))
     relative = error.norm(dim=1, dtype=torch.float64) / scale  # wrong values may overflow float32 when squared
     allowed = limits.atol + limits.atol_rms * scale[:, None] / math.sqrt(want.shape[1]) + limits.rtol * want.abs()
-    outside = error > allowed
+    return Errors(relative, error, allowed, _without_outliers(relative, limits))
 
-    kept = _without_outliers(relative, limits)
+
+def _compare(output: torch.Tensor, reference: torch.Tensor, limits: RowLimits) -> Finding:
+    got, want = rows_of(output), rows_of(reference)
+    stray = torch.isfinite(want) & ~torch.isfinite(got)
+    if bool(stray.any()):
+        return Finding(
+            False, f"{_share(stray)} {_kinds(got[stray])} where the reference is finite{_where(stray, output)}"
+        )
+    errors = errors_of(got, want, limits)
+    relative, kept = errors.relative, errors.kept
+    outside = errors.absolute > errors.allowed
+
     worst_row = float(relative[kept].max()) if bool(kept.any()) else 0.0
     mismatched = float(outside[kept].float().mean()) if bool(kept.any()) else 0.0
     worst_outlier = float(relative.max())
@@ -140,11 +160,13 @@ def _compare(output: torch.Tensor, reference: torch.Tensor, limits: RowLimits) -
     else:
         bad = relative > limits.row_relative
     return replace(
-        finding, ok=False, message=_explain(output, got, want, error - allowed, relative, bad, outside, limits)
+        finding,
+        ok=False,
+        message=_explain(output, got, want, errors.absolute - errors.allowed, relative, bad, outside, limits),
     )
 
 
-def _rows(tensor: torch.Tensor) -> torch.Tensor:
+def rows_of(tensor: torch.Tensor) -> torch.Tensor:
     """[rows, columns] float32 (float64 for 64-bit types); a scalar is one row of one."""
     wide = torch.float64 if tensor.dtype in (torch.float64, torch.int64) else torch.float32
     return tensor.reshape(-1, tensor.shape[-1] if tensor.dim() else 1).to(wide)

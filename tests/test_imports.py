@@ -12,6 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {
     "judge.py",
+    "margins.py",
+    "validate.py",
     "oracle.py",
     "reference.py",
     "contestant.py",

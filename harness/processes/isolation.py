@@ -96,10 +96,10 @@ def environment(device: str, scratch: Path, caches: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "USER": "contestant",
     }
-    return built | _visible_devices(device)
+    return built | visible_devices(device)
 
 
-def _visible_devices(device: str) -> dict[str, str]:
+def visible_devices(device: str) -> dict[str, str]:
     """Which GPU a child sees: none for `cpu`, the only or the N-th visible one for `cuda` or `cuda:N`."""
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     if device == "cpu":

@@ -14,6 +14,7 @@ VALUE_DIM = KEY_DIM - ROPE_DIM
 SM_SCALE = 1 / math.sqrt(KEY_DIM)
 PRECISIONS = ("bf16", "fp8", "fp8-kv", "mxfp4")
 LENGTH_REGIMES = ("ragged",)
+KEY_REGIMES = ("rivals",)
 PUBLISHED_RTOL = PUBLISHED_ATOL = 0.1
 PUBLISHED_MISMATCHES = 0.05
 # Means in the shifted regime: scores near 24 * 1 * 4 = 96, where exp without a maximum overflows.
@@ -21,6 +22,8 @@ _SHIFTS = {"q": 1.0, "kv": 4.0}
 # Heavy tails reach 9, and 18 standard deviations; larger ones would let rounding q to bfloat16 once more move a score.
 _HEAVY_DIVISOR = 8.0
 _DOMINANT_QUERY = 0.5
+# In the RoPE dimensions of queries and rival keys: scores near 6 * 6 * 64 / 24 = 96, where bfloat16 has steps of 0.5.
+_RIVAL = 6.0
 _DECODED_AT_A_TIME = 1 << 26
 
 
@@ -127,6 +130,9 @@ def _queries(batchsize: int, seed: int, regime: str) -> torch.Tensor:
     queries = sample_table(_table("q", regime), (batchsize, HEADS, KEY_DIM), seed, "q")
     if regime == "dominant":
         queries = (queries.float() + _DOMINANT_QUERY * _direction(queries.device)).bfloat16()
+    if regime == "rivals":
+        rope = queries[..., VALUE_DIM:]
+        rope.copy_(rope.float() + _RIVAL * _direction(queries.device)[VALUE_DIM:])
     return queries
 
 
@@ -136,6 +142,9 @@ def _caches(lengths: list[int], seed: int, regime: str) -> dict[str, Any]:
     if regime == "dominant":
         tokens = torch.tensor(_dominant_tokens(lengths, seed), device=cache.device)
         cache[tokens] = (cache[tokens].float() + _direction(cache.device)).bfloat16()
+    if regime == "rivals":
+        tokens = torch.tensor(_rival_tokens(lengths, seed), device=cache.device)
+        cache[tokens, :, VALUE_DIM:] = (_RIVAL * _direction(cache.device)[VALUE_DIM:]).bfloat16()
     fp8, scale = quantize_fp8(cache)
     fp4, scales = quantize_mxfp4(cache)
     return {"bf16": cache, "fp8": (fp8, scale.reshape(1)), "mxfp4": (fp4, scales.view(-1, scales.shape[-1]))}
@@ -143,9 +152,10 @@ def _caches(lengths: list[int], seed: int, regime: str) -> dict[str, Any]:
 
 def _table(stream: str, regime: str) -> torch.Tensor:
     """The distribution of "q" or "kv" in a regime: standard normal, but for shifted and heavy."""
-    if regime not in (*REGIMES, *LENGTH_REGIMES):
-        raise ValueError(f"unknown regime {regime!r}: expected one of {', '.join((*REGIMES, *LENGTH_REGIMES))}")
-    if regime in LENGTH_REGIMES:
+    own = (*LENGTH_REGIMES, *KEY_REGIMES)
+    if regime not in (*REGIMES, *own):
+        raise ValueError(f"unknown regime {regime!r}: expected one of {', '.join((*REGIMES, *own))}")
+    if regime in own:
         return normal_table()
     return normal_table(regime, divisor=_HEAVY_DIVISOR if regime == "heavy" else 1.0, shift=_SHIFTS[stream])
 
@@ -184,6 +194,14 @@ def _dominant_tokens(lengths: list[int], seed: int) -> list[int]:
     begins = [sum(lengths[:index]) for index in range(len(lengths))]
     places = zip(begins, lengths, draws, strict=True)
     return [begin + (length - 1, 0, draw % length)[index % 3] for index, (begin, length, draw) in enumerate(places)]
+
+
+def _rival_tokens(lengths: list[int], seed: int) -> list[int]:
+    """Of each sequence its first token, its last and one anywhere: they share the weight between them."""
+    draws = portable_integers((len(lengths),), 1 << 31, seed, "rivals", "cpu").tolist()
+    begins = [sum(lengths[:index]) for index in range(len(lengths))]
+    places = zip(begins, lengths, draws, strict=True)
+    return sorted({begin + place for begin, length, draw in places for place in (0, length - 1, draw % length)})
 
 
 def _moved(tensor: torch.Tensor, offset: int) -> torch.Tensor:
