@@ -173,7 +173,9 @@ def test_the_answer_is_attention_written_out_in_float64(precision, regime):
         wanted.append(weights @ k[:, :512].double() / weights.sum(1, keepdim=True))
     found = reference.expected(data, precision)
     assert (found.dtype, found.shape) == (torch.float32, (5, 16, 512))
-    assert torch.allclose(found.double(), torch.stack(wanted), rtol=1e-4, atol=1e-5)
+    # float32 has steps of 7.6e-6 at the rivals' scores near 96, and a weight moves by as much as its score.
+    atol = 1e-4 if regime == "rivals" else 1e-5
+    assert torch.allclose(found.double(), torch.stack(wanted), rtol=1e-4, atol=atol)
 
 
 def test_without_a_precision_it_is_bfloat16_and_ref_kernel_is_fp8():
@@ -264,6 +266,13 @@ def test_the_regimes_are_what_their_names_say():
         weights = (q @ k.T / 24).softmax(1)
         assert weights.argmax(1).tolist() == [token] * 16
         assert weights[:, token].min() > 0.8
+    for q, k in decoded(make["rivals"], "bf16"):
+        scores, weights = q @ k.T / 24, (q @ k.T / 24).softmax(1)
+        assert 85 < scores.amax(1).min() <= scores.max() < 110
+        shared = weights[:, [0, -1]]
+        assert shared.max() < 1  # none has all of it
+        assert (weights > 1e-6).sum(1).max() <= 3
+        assert 0.2 < shared.mean() < 0.5
     with pytest.raises(ValueError, match="unknown regime 'odd': expected one of normal"):
         reference.generate_input(**CASE, regime="odd")
 
