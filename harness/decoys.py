@@ -50,7 +50,7 @@ class Decoys:
         """What was changed, removed or added, and which processes are left; those are ended."""
         changed = [f"{path.name} was changed" for path, content in self._files.items() if _content(path) != content]
         added = [path for path in self.site.iterdir() if path not in self._files and path.name != "__pycache__"]
-        left = [f"{count} processes were left" for count in [end_left_processes()] if count]
+        left = [f"processes left running: {count}" for count in [end_left_processes()] if count]
         return (*changed, *(f"{path.name} was added" for path in added), *left)
 
 
