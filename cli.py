@@ -551,6 +551,31 @@ def doctor(device: str, as_json: bool) -> None:
     sys.exit(EXIT_MISTAKE if any(check.state == "missing" for check in checks) else 0)
 
 
+# --- audit -------------------------------------------------------------------------------------------------
+
+
+@main.command(short_help="What does this machine stop?", epilog=example("podium audit socket_opened oracle_killed"))
+@click.argument("names", nargs=-1, metavar="[EXPLOIT]...")
+@device_option
+@json_option
+def audit(names: tuple[str, ...], device: str, as_json: bool) -> None:
+    """Run small submissions that try to fool Podium, and say which of them this machine stops.
+
+    They come with a checkout, in tests/exploits; they damage decoys only. All of them take some minutes.
+    Exit codes: 0 each ended as it should, 1 a mistake in the call, 2 one did not.
+    """
+    from harness.audit import audit as try_exploits
+    from leaderboard.pages import audit_summary, audit_table
+
+    with progress(not as_json) as listen:
+        findings = try_exploits(device, names, listen)
+    if as_json:
+        click.echo(json.dumps([audit_summary(each) for each in findings]))
+    else:
+        console().print(audit_table(findings))
+    sys.exit(EXIT_FAILED if any(each.state == "not stopped" for each in findings) else 0)
+
+
 # --- where things are --------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""What `podium problems` and `podium doctor` show: problems and machines as tables to read."""
+"""What `podium problems`, `doctor` and `audit` show: problems and machines as tables to read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 STATES = {"good": ("✓", "green"), "lesser": ("~", "yellow"), "missing": ("✗", "red")}
+FOUND = {"as declared": ("✓", "green"), "not stopped": ("✗", "red"), "not run": ("·", "dim")}
 
 
 def problem_summary(problem: Any) -> dict[str, Any]:
@@ -87,3 +88,32 @@ def check_table(checks: Sequence[Any]) -> Table:
             text.append(f"\n{check.advice}", "dim")
         table.add_row(Text(mark, colour), check.name, text)
     return table
+
+
+def audit_summary(finding: Any) -> dict[str, Any]:
+    """What came of one exploit (harness.audit.Finding), as JSON-ready data."""
+    exploit = finding.exploit
+    return {
+        "exploit": exploit.path.stem,
+        "tries": exploit.tries,
+        "expect": exploit.expect,
+        "state": finding.state,
+        "found": finding.found,
+        "lacks": exploit.lacks,
+    }
+
+
+def audit_table(findings: Sequence[Any]) -> Group:
+    """What each exploit tried and how it ended, and how many were not stopped."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("", "exploit", "it should end", "it ended"):
+        table.add_column(title, overflow="fold")
+    for finding in findings:
+        mark, colour = FOUND[finding.state]
+        found = Text(finding.found.partition("\n")[0])
+        if finding.state == "not stopped" and finding.exploit.lacks:
+            found.append(f"\nlacks: {finding.exploit.lacks}", "dim")
+        name = Text.assemble((finding.exploit.name, "bold"), f"\n{finding.exploit.tries}")
+        table.add_row(Text(mark, colour), name, finding.exploit.expect, found)
+    counts = {state: sum(finding.state == state for finding in findings) for state in FOUND}
+    return Group(table, Text(", ".join(f"{count} {state}" for state, count in counts.items() if count)))

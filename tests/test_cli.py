@@ -249,6 +249,21 @@ def test_start_gives_a_file_that_runs(podium: Podium, tmp_path: Path) -> None:
     assert podium("submit", "mine.py", "-p", PROBLEM, "--device", "cpu", "--mode", "test").exit_code == 0
 
 
+def test_audit_says_which_exploits_this_machine_stops(podium: Podium) -> None:
+    names = ("cache_by_shape", "leaderboard_overwritten", "cpu_tensor_returned")
+    result = podium("audit", *names, "--device", "cpu", "--json")
+    found = {each["exploit"]: each for each in json.loads(result.stdout)}
+    assert [found[name]["state"] for name in names] == ["as declared", "not stopped", "not run"]
+    assert found["cache_by_shape"]["found"] == "wrong"
+    assert (found["leaderboard_overwritten"]["found"], result.exit_code) == ("podium.db was changed", 2)
+
+    shown = podium("audit", "plain", "--device", "cpu")
+    assert (shown.exit_code, "1 as declared" in shown.stdout) == (0, True)
+    assert one_line(podium("audit", "cache_by_shap")) == (
+        "there is no exploit 'cache_by_shap'; did you mean 'cache_by_shape'?"
+    )
+
+
 def test_doctor_says_what_this_machine_gives(podium: Podium) -> None:
     result = podium("doctor", "--device", "cpu", "--json")
     checks = {check["name"]: check for check in json.loads(result.stdout)}
