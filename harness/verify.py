@@ -26,7 +26,7 @@ def verify(pair: Pair, case: Case) -> CaseResult:
                 return result(case, "test", failure(report))
         judged = pair.court.ask(wire.Judge(pair.seat, budget_ns=0, published=True), wire.Judged)
         found = result(case, "test", verdict(judged), judgement(judged))
-        return replace(found, doubts=("input-modified",) if judged.modified else ())
+        return replace(found, doubts=("input-modified",) if judged.ok and judged.modified else ())
 
 
 def result(case: Case, stage: str, outcome: Outcome, judgement: Judgement | None = None) -> CaseResult:
