@@ -23,7 +23,9 @@ from typing import Any
 
 from harness.processes import landlock
 
-_NEW_IPC, _NEW_USER, _NEW_PID, _NEW_NET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
+_NEW_MOUNT, _NEW_IPC, _NEW_USER, _NEW_PID, _NEW_NET = 0x20000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
+_NO_SUID, _NO_DEVICES, _NO_PROGRAMS, _RECURSIVE, _PRIVATE = 0x2, 0x4, 0x8, 0x4000, 0x40000
+_SHARED_MEMORY = "/dev/shm"
 _PDEATHSIG, _NO_NEW_PRIVS = 1, 38
 
 
@@ -69,14 +71,15 @@ def main(arguments: list[str]) -> None:
     if "namespaces" in settings.layers:
         found.append(_applied("namespaces", _enter_namespaces))
         if found[-1][1]:
-            _split(settings.report)
+            found += _split(settings.report)
     found += [_limited(*limit) for limit in settings.limits]
     if settings.user is not None:
         user, group, *others = settings.user
         found.append(_applied("own user", lambda: _become(user, group, others)))
     found.append(_applied("no new privileges", lambda: _control(_NO_NEW_PRIVS, 1)))
     if "Landlock" in settings.layers:
-        found.append(_applied("Landlock", lambda: _restrict(settings)))
+        own = [_SHARED_MEMORY] if ("own /dev/shm", True) in {each[:2] for each in found} else []
+        found.append(_applied("Landlock", lambda: _restrict(settings, own)))
     _say(settings.report, found)
     os.close(settings.report)
     os.execv(arguments[1], arguments[1:])
@@ -98,15 +101,31 @@ def _applied(name: str, step: Callable[[], str]) -> Found:
 
 
 def _enter_namespaces() -> str:
-    """Own process numbers, network and System V memory; as a user, by way of a user namespace with the same numbers."""
+    """Own process numbers, mounts, network, System V memory; as a user, by a user namespace with the same numbers."""
     user, group = os.getuid(), os.getgid()
-    flags = _NEW_PID | _NEW_NET | _NEW_IPC | (_NEW_USER if user else 0)
+    flags = _NEW_PID | _NEW_MOUNT | _NEW_NET | _NEW_IPC | (_NEW_USER if user else 0)
     _checked(ctypes.CDLL(None, use_errno=True).unshare(flags))
     if user:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     return "own process numbers, no network, own System V memory; ended as a whole"
+
+
+def _own_mounts() -> list[Found]:
+    """Inside: a /proc that shows what is inside, and a /dev/shm that ends with it."""
+    hardened = _NO_SUID | _NO_DEVICES
+    return [
+        _applied("own mounts", lambda: _mount("none", "/", None, _RECURSIVE | _PRIVATE)),
+        _applied("own /proc", lambda: _mount("proc", "/proc", "proc", hardened | _NO_PROGRAMS)),
+        _applied("own /dev/shm", lambda: _mount("tmpfs", _SHARED_MEMORY, "tmpfs", hardened, "mode=1777")),
+    ]
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> str:
+    words = [None if each is None else each.encode() for each in (source, target, kind)]
+    _checked(ctypes.CDLL(None, use_errno=True).mount(*words, ctypes.c_ulong(flags), data.encode()))
+    return ""
 
 
 def _limited(name: str, kind: str, most: int, words: str) -> Found:
@@ -127,9 +146,10 @@ def _become(user: int, group: int, others: list[int]) -> str:
     return f"user {user}"
 
 
-def _restrict(settings: Settings) -> str:
-    own = [Path(f"/proc/{os.readlink('/proc/self')}")] if Path("/proc/self").exists() else []
-    lacking = landlock.restrict([*map(Path, settings.writable), *own], map(Path, settings.devices))
+def _restrict(settings: Settings, own: list[str]) -> str:
+    process = [f"/proc/{os.readlink('/proc/self')}"] if os.path.exists("/proc/self") else []
+    writable = (*settings.writable, *own, *process)  # CUDA writes below its own /proc/self
+    lacking = landlock.restrict(map(Path, writable), map(Path, settings.devices))
     return "writes to its own folders only" + (f"; this kernel does not restrict {lacking}" if lacking else "")
 
 
@@ -147,8 +167,11 @@ def _checked(code: int) -> None:
 # --- three processes -----------------------------------------------------------------------------------------
 
 
-def _split(report: int) -> None:
-    """Go on as the program-to-be, the child of the namespaces' init; the other two wait and end as it ends."""
+def _split(report: int) -> list[Found]:
+    """Go on as the program-to-be, the child of the namespaces' init; the other two wait and end as it ends.
+
+    What was mounted inside on the way.
+    """
     ended, end = os.pipe()
     init = os.fork()
     if init:
@@ -161,11 +184,13 @@ def _split(report: int) -> None:
     if _is_without_reader(end):
         os._exit(1)  # whoever waits outside was gone before that took hold
     os.setsid()
+    found = _own_mounts()
     program = os.fork()
     if program:
         _keep_only(end)
         _reap(program, end)
     os.close(end)
+    return found
 
 
 def _is_without_reader(descriptor: int) -> bool:
