@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-PROBE_BYTES = 2 << 20
-"""A block of a GPU's memory: the least that a handle opens."""
 MAX_LINE_BYTES = 1 << 20
 """Longest line either side accepts; the largest honest one (a layout of 24 input sets) has about 60 KB."""
 
@@ -39,7 +37,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Probe:
-    """Open and close PROBE_BYTES of the oracle's memory: can this process share any?"""
+    """Open and close a block of the oracle's memory: can this process share any?"""
 
     handle: str
 

@@ -97,7 +97,7 @@ class Contestant:
 
     def probe(self, order: wire.Probe) -> None:
         """Whether memory of the oracle's can be opened here."""
-        sharing.attach(order.handle, wire.PROBE_BYTES, self.device, self.memory_fd).close()
+        sharing.attach(order.handle, sharing.BLOCK_BYTES, self.device, self.memory_fd).close()
         self.say(wire.Probed())
 
     def load(self, order: wire.Load) -> None:

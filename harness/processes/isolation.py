@@ -200,10 +200,11 @@ def other_user(folders: Sequence[Path]) -> User | str:
     """
     if os.getuid() != 0:
         return "not started as root"
-    groups = {node.stat().st_gid for node in device_nodes() if node.stat().st_mode & 0o066 == 0o060}
+    nodes = device_nodes()
+    groups = {node.stat().st_gid for node in nodes if node.stat().st_mode & 0o066 == 0o060}
     torch = importlib.util.find_spec("torch")
     needed = [Path(__file__), *folders, *([Path(torch.origin)] if torch is not None and torch.origin else [])]
-    needed += [node for node in device_nodes() if fnmatch.fnmatch(str(node), "/dev/nvidia[ctlu0-9]*")]
+    needed += [node for node in nodes if fnmatch.fnmatch(str(node), "/dev/nvidia[ctlu0-9]*")]
     command = [sys.executable, "-S", "-E", "-c", _LOOK, *map(str, needed)]
     try:
         looked = subprocess.run(

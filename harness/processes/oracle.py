@@ -189,7 +189,7 @@ class Oracle:
             from harness.timing.canary import Canaries
 
             self._canaries = Canaries(facts["cache_bytes"] or DEFAULT_CACHE_BYTES)
-            self._probe = sharing.allocate(wire.PROBE_BYTES, order.device, -1)
+            self._probe = sharing.allocate(sharing.BLOCK_BYTES, order.device, -1)
         return wire.Opened(facts, _software(), self._probe.handle if self._probe is not None else "")
 
     def stage(self, order: wire.Stage) -> wire.Staged:
