@@ -192,6 +192,59 @@ def test_only_the_seats_that_are_asked_for_get_an_arena(court: Court, seat: Any)
         assert lies(court, 0) == b""
 
 
+# --- shared inputs, in several places ---------------------------------------------------------------------------
+
+SHIFT_BYTES = 64 * 4
+
+
+def test_each_call_reads_the_shared_inputs_at_another_place_where_the_same_is_dealt(court: Court) -> None:
+    with court.staged(CASE, 4, (0,)) as staged:
+        places = [plan["tuple"][1]["tensor"]["offset"] for plan in staged.layout["inputs"]]
+        assert len(set(places)) == staged.sets == 4
+        court.ask(wire.Renew(tuple(range(4)), 7, keep_first=False), wire.Renewed)
+        court.ask(wire.Deal(0), wire.Dealt)
+        found = {lies(court, 0)[place : place + SHIFT_BYTES] for place in places}
+    assert len(found) == 1
+    assert any(found.pop())
+
+
+@pytest.mark.parametrize("written", [None, 0, 1])
+def test_a_write_to_any_place_of_a_shared_input_is_seen(written: int | None, court: Court, seat: Any) -> None:
+    source = """
+        from itertools import count
+        numbers = count()
+
+        def custom_kernel(data):
+            output = 2 * data[0] + data[1]
+            if next(numbers) == WRITTEN:
+                data[1][0, 5] += 1
+            return output
+    """
+    pair = seat(0, source.replace("WRITTEN", str(written)))
+    with court.staged(CASE, SETS, (0,)) as staged, pair.attached(staged):
+        renew(court)
+        court.ask(wire.Deal(0), wire.Dealt)
+        call(pair)
+        judged = court.ask(wire.Judge(0, 0, published=False), wire.Judged)
+    assert (judged.ok, judged.modified) == (True, written is not None)
+
+
+@pytest.mark.parametrize(("room", "seats", "places"), [(4, 1, 4), (3.9, 1, 3), (4, 2, 2), (0.5, 1, 1), (99, 1, 6)])
+def test_shared_inputs_lie_in_as_many_places_as_fit(
+    room: float, seats: int, places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = torch.ones(8, 1024)
+    monkeypatch.setattr(oracle, "PLACES_BYTES", int(room * weight.numel() * 4))
+    found = doubling(monkeypatch, Memory(room=2), seats=2)
+    found.reference.generate = lambda spec: (torch.ones(4, 256), weight)
+    found.reference.shared = lambda data: [data[1]]
+    staged = found.stage(wire.Stage({"rows": 4}, 6, tuple(range(seats))))
+    offsets = [plan["tuple"][1]["tensor"]["offset"] for plan in staged.layout["inputs"]]
+    assert (staged.sets, len(set(offsets))) == (6, places)
+    assert offsets == [offsets[index % places] for index in range(6)]
+    assert found.bench.layout.spans.lines == 4 * 256 * 4 // 64  # the sets' own: no shared one comes late
+
+
 # --- room -----------------------------------------------------------------------------------------------------
 
 
