@@ -42,8 +42,9 @@ from harness.devices.monitor import open_monitor
 from harness.doctor import choose_device
 from harness.evaluate import Request, evaluate
 from harness.problem import Problem, load_problem
+from harness.processes.sharing import mapped, tensors
 from harness.record import Record
-from harness.statistics import by_process, process_means, score, summarise
+from harness.statistics import by_process, process_means, score, summarise, trimmed_mean
 from harness.submission import read_submission
 from harness.timing.start import START_NS
 
@@ -66,8 +67,14 @@ POWER_SECONDS = 8.0
 all of it."""
 PROFILED_PROCESSES = 3
 """Fresh processes with the profiler: they have as much luck as others."""
+PROFILED_CALLS = 32
+PROFILED_PLACES, PROFILED_BYTES = 8, 8 << 30
+"""The profiler's calls take turns on copies of the data, as a batch's do: where a tensor lies is luck. So many copies,
+and no more than fit into that many bytes."""
 SLEEP_TICKS = 600_000
 """0.3 ms, in which a call's kernels are enqueued."""
+SLEEP_NAME = "::spin_kernel"
+"""What torch calls the kernel that does it."""
 
 
 class Ledger:
@@ -181,6 +188,7 @@ def accuracy(ledger: Ledger, names: Sequence[str], device: str, caches: Path) ->
     spins = {case.spec["ticks"]: summarise(case.timing.batches) for case in record.timed if case.timing}
     for ticks, found in spins.items():
         ledger.add("spin", ticks=ticks, clock_mhz=clock_mhz, read_ns=found.time_ns, half=found.half_width)
+    ledger.add("traced spin", cases=in_process("profile", BENCHMARKS / "problems" / "spin", SPIN / "triton_spin.py"))
     for name in names:
         folder, file, _ = TARGETS[name]
         if not any(row["problem"] == name for row in ledger.of("rescore")):
@@ -221,6 +229,7 @@ def duel(ledger: Ledger, files: Sequence[str], trial: int, device: str, caches: 
                 high=pair.overall.high,
                 heats=pair.overall.heats,
                 wall_s=wall_s,
+                stages_s={name: ns / 1e9 for name, ns in found.stages_ns.items()},
                 kernels=len(files),
             )
     assert found.control_result is not None
@@ -279,23 +288,24 @@ def common(torch: Any, kernel: Any, data: Any, zeros: Any) -> float:
 
 
 def profiled(torch: Any, kernel: Any, data: Any, zeros: Any) -> float:
-    """From the first kernel's start to the last one's end of each call, by the profiler: median of 20, cold cache.
+    """From the first kernel's start to the last one's end of each call, by the profiler: trimmed mean, cold cache.
 
     All of a call is enqueued while a kernel that sleeps is running, so that the processor is in nobody's way.
     """
     from torch.profiler import ProfilerActivity, profile
 
+    places = copies(data)
     mark = torch.empty(1 << 20, dtype=torch.int16, device="cuda")
     wide = zeros.view(torch.float32)
-    for _ in range(3):
-        kernel(data)
+    for place in places:
+        kernel(place)
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as trace:
-        for _ in range(20):
+        for number in range(PROFILED_CALLS):
             torch.cuda._sleep(SLEEP_TICKS)
             torch.amax(wide)
             mark.fill_(1)
-            kernel(data)
+            kernel(places[number % len(places)])
             torch.cuda.synchronize()
     on_device = [each for each in trace.events() if each.device_type != torch.autograd.DeviceType.CPU]
     kernels = sorted((each.time_range.start, each.time_range.end, each.name) for each in on_device)
@@ -303,9 +313,16 @@ def profiled(torch: Any, kernel: Any, data: Any, zeros: Any) -> float:
     marks = [index for index, each in enumerate(kernels) if "FillFunctor" in each[2] and "short" in each[2]]
     spans = []
     for begin, end in itertools.pairwise([*marks, len(kernels)]):
-        own = list(itertools.takewhile(lambda each: "spin_kernel" not in each[2], kernels[begin + 1 : end]))
+        own = list(itertools.takewhile(lambda each: SLEEP_NAME not in each[2], kernels[begin + 1 : end]))
         spans.append((max(each[1] for each in own) - own[0][0]) * 1e3 if own else math.nan)
-    return statistics.median(spans) if spans else math.nan
+    return trimmed_mean(spans) if spans else math.nan
+
+
+def copies(data: Any) -> list[Any]:
+    """The data and copies of it, all at places of their own."""
+    taken = sum(tensor.numel() * tensor.element_size() for tensor in tensors(data))
+    count = max(1, min(PROFILED_PLACES, PROFILED_BYTES // max(taken, 1)))
+    return [data, *(mapped(data, lambda tensor: tensor.clone()) for _ in range(count - 1))]
 
 
 def empty_kernel(torch: Any, zeros: Any) -> float:
@@ -421,8 +438,8 @@ def contrast_table(rows: Sequence[dict[str, Any]]) -> str:
     return "## For contrast: an event pair in the kernel's own process\n\n" + table(titles, lines)
 
 
-def spin_table(spins: Sequence[dict[str, Any]]) -> str:
-    """Readings beside set times."""
+def spin_table(spins: Sequence[dict[str, Any]], traces: Sequence[dict[str, Any]]) -> str:
+    """Readings beside set times and beside the profiler's."""
     clock = spins[0]["clock_mhz"]
     medians = {
         ticks: statistics.median(row["read_ns"] for row in spins if row["ticks"] == ticks)
@@ -432,13 +449,21 @@ def spin_table(spins: Sequence[dict[str, Any]]) -> str:
     for ticks in (each for each in sorted(medians) if each > 1):
         known_ns = ticks * 1e3 / clock
         off = medians[ticks] - START_NS - known_ns
-        lines.append((us(known_ns), us(medians[ticks]), us(off), is_near(off, known_ns)))
+        traced = [row["cases"][f"ticks={ticks}"] for row in traces if f"ticks={ticks}" in row["cases"]]
+        line = [us(known_ns), us(medians[ticks]), us(off), is_near(off, known_ns)]
+        if traced:
+            traced_ns = statistics.median(traced)
+            line += [us(traced_ns), us(medians[ticks] - traced_ns), is_near(medians[ticks] - traced_ns, traced_ns)]
+        else:
+            line += ["–", "–", "–"]
+        lines.append(line)
+    near = "within max(1 %, 0.3 µs)"
     return (
         "## Against a kernel that spins for a set time\n\n"
         f"Set: ticks over the SM clock that NVML reports ({clock:g} MHz). The start of any kernel, {us(START_NS)} µs, "
         "comes on top; off is what is left. "
         f"With a single tick it reads {us(medians.get(1, math.nan))} µs.\n\n"
-        + table(("set µs", "read µs", "off µs", "within max(1 %, 0.3 µs)"), lines)
+        + table(("set µs", "read µs", "off µs", near, "profiler µs", "off µs", near), lines)
     )
 
 
@@ -465,8 +490,8 @@ def profiler_tables(traces: Sequence[dict[str, Any]], scored: Sequence[dict[str,
     empty_ns = statistics.median(row["empty_ns"] for row in traces)
     text = (
         "## Against the profiler's kernel times\n\n"
-        "The profiler's: from the first kernel's start to the last one's end, cold cache, one set of inputs. An empty "
-        f"kernel takes {us(empty_ns)} µs by it; {us(START_NS)} µs is what readings have for it.\n\n"
+        "The profiler's: from the first kernel's start to the last one's end, cold cache, copies of one set of inputs "
+        f"in turns. An empty kernel takes {us(empty_ns)} µs by it; {us(START_NS)} µs is what readings have for it.\n\n"
         + table(titles, lines)
     )
     if rates:
@@ -493,9 +518,22 @@ def power_table(rows: Sequence[dict[str, Any]], controls: Sequence[dict[str, Any
         walls = [row["wall_s"] for row in own]
         wall = f"{statistics.median(walls):.1f} s, at most {max(walls):.1f}"
         beside = "/".join(f"{count}" for count in sorted({row["kernels"] for row in own}))
-        lines.append((f"{100 * more:g} %", len(own), *counts.values(), estimate, beside, wall))
+        start = f"{statistics.median(row['stages_s']['start'] for row in own):.1f} s"
+        lines.append((f"{100 * more:g} %", len(own), *counts.values(), estimate, beside, wall, start))
     same = [row["verdict"] for row in controls]
-    titles = ("more work", "trials", "FASTER", "SLOWER", "TIE", "UNRESOLVED", "INVALID", "estimated", "kernels", "wall")
+    titles = (
+        "more work",
+        "trials",
+        "FASTER",
+        "SLOWER",
+        "TIE",
+        "UNRESOLVED",
+        "INVALID",
+        "estimated",
+        "kernels",
+        "wall",
+        "of it start",
+    )
     wolf = sum(verdict in ("FASTER", "SLOWER") for verdict in same)
     return (
         "## `compare` on kernels of known difference\n\n"
@@ -525,7 +563,7 @@ def report(ledger: Ledger) -> str:
     ]
     parts += [rescore_tables(scored)] if scored else []
     parts += [contrast_table(ledger.of("contrast"))] if ledger.of("contrast") else []
-    parts += [spin_table(ledger.of("spin"))] if ledger.of("spin") else []
+    parts += [spin_table(ledger.of("spin"), ledger.of("traced spin"))] if ledger.of("spin") else []
     parts += [profiler_tables(ledger.of("profiler"), scored)] if ledger.of("profiler") else []
     parts += [power_table(ledger.of("power"), ledger.of("control"))] if ledger.of("power") else []
     failed = [f"- {row['problem']}: {row['message']}" for row in ledger.of("failed")]
