@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.baseline import Baselines
 from harness.cases import Case
 from harness.compare import (
     CaseSamples,
@@ -36,8 +37,9 @@ from harness.evaluate import (
     untimed_class,
     watching,
 )
+from harness.gates import Round
 from harness.heats import Budget, Heats
-from harness.measure import Form, Round, measure
+from harness.measure import Form, measure
 from harness.problem import Problem
 from harness.processes.court import Court, NoRoom
 from harness.processes.isolation import Limits
@@ -135,6 +137,7 @@ class _Contest:
         self.outcomes: list[Outcome] = [Outcome("passed") for _ in self.all]
         self.classes: list[dict[str, TimingClass]] = [{} for _ in self.all]
         """By case: a kernel may wait for the GPU on some only."""
+        self.baselines = Baselines()
         self.forms: list[dict[str, Form | None]] = [{} for _ in self.all]
         self.samples: list[dict[str, list[Batch]]] = [{case.name: [] for case in self.cases} for _ in self.all]
         self.notes: tuple[str, ...] = ()
@@ -161,6 +164,7 @@ class _Contest:
     def load(self, heats: Heats) -> None:
         """The next heat's processes, each with its submission imported."""
         heats.next()
+        self.baselines.read(heats.court, heats.current, self.cases)
         for index, report in heats.load():
             if isinstance(report, Outcome):
                 self._fail(heats, index, report)
@@ -219,7 +223,7 @@ class _Contest:
             pairs = [heats.current[index] for index in active]
             forms = [self.forms[index].get(case.name) for index in active]
             try:
-                found = measure(heats.court, pairs, case, heat, forms, tick)
+                found = measure(heats.court, pairs, case, heat, self.baselines.of(case, active), forms, tick)
             except NoRoom as too_large:
                 self._lack_room(heats, case, str(too_large))
                 return

@@ -17,7 +17,7 @@ from typing import Literal
 from harness import wire
 from harness.devices.monitor import Missing, open_monitor
 from harness.errors import PodiumError
-from harness.measure import POLLS
+from harness.gates import POLLS
 from harness.problem import Problem
 from harness.processes.court import Court
 from harness.processes.isolation import Limits

@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
+from harness.baseline import Baselines
 from harness.cases import Case, regime_cases, secret_seeds
 from harness.devices.monitor import Missing, Monitor, open_monitor
 from harness.errors import DeviceError
+from harness.floors import beside_floors
+from harness.gates import Round
 from harness.heats import Budget, Heats
-from harness.measure import Form, Round, measure
+from harness.measure import Form, measure
 from harness.problem import Problem
 from harness.processes.court import Court, NoRoom
 from harness.processes.isolation import Limits
@@ -40,7 +43,6 @@ from harness.record import (
     TimingClass,
 )
 from harness.replication import is_enough, lost, merge, void
-from harness.roofline import floor_for, rates_for
 from harness.timing.sampling import Pace, shared
 from harness.verify import result, verify
 
@@ -87,8 +89,10 @@ def evaluate(request: Request, listen: Listener = lambda progress: None) -> Reco
         stages.begin("start")
         court = Court(request.problem, request.device, caches=request.limits.caches(request.caches))
         with court, Heats(court, [run.setting()], *request.processes) as heats, watching(request.device) as watch:
-            stages.begin("load")
+            stages.begin("empty gates")
             pair = heats.next()[0]
+            run.read_baselines(heats)
+            stages.begin("load")
             loaded = pair.load()
             broken = loaded if isinstance(loaded, Outcome) else None
             stages.begin("test")
@@ -112,7 +116,9 @@ class _Run:
         self.tests, self.benchmarks = _cases(request, self.master)
         self.notes: tuple[str, ...] = ()
         self.results: list[CaseResult] = []
+        self.baselines = Baselines()
         self.forms: dict[str, Form | None] = {}
+        self.output_bytes: dict[str, int] = {}
         self.timing_class: TimingClass | None = None
         self.unsteady = ""
         self.facts: dict[str, Any] = {}
@@ -140,6 +146,10 @@ class _Run:
         reason = "it could not be loaded" if failed else "it did not pass the tests"
         self.results += [result(case, stage, Outcome("not-run", reason)) for case in cases]
 
+    def read_baselines(self, heats: Heats) -> None:
+        """Read empty gates on all benchmarks in the current heat's process, before the submission is there."""
+        self.baselines.read(heats.court, heats.current, self.benchmarks)
+
     def time(self, heats: Heats, watch: Monitor | Missing, broken: Outcome | None) -> None:
         """Time the benchmarks in one process after another, until the score is as exact as asked."""
         if broken is not None or not self.benchmarks:
@@ -162,12 +172,15 @@ class _Run:
             count = heats.number + 1
             try:
                 heats.next()
+                self.read_baselines(heats)
             except DeviceError as error:
                 if count < heats.least:
                     raise
                 self.notes += (no_further("process", count, error),)
                 break
-        self.results += [self._beside_roofline(case, heats.court) for case in merged]
+        timed, notes = beside_floors(merged, self.request.problem.roofline, heats.court, self.output_bytes)
+        self.results += timed
+        self.notes += notes
 
     def _heat(
         self,
@@ -204,10 +217,12 @@ class _Run:
             self.listen(replace(progress, batches=batches))
 
         try:
-            (timed,) = measure(heats.court, [heats.current[0]], case, heat, [self.forms.get(case.name)], tick)
+            baselines, forms = self.baselines.of(case, [0]), [self.forms.get(case.name)]
+            (timed,) = measure(heats.court, [heats.current[0]], case, heat, baselines, forms, tick)
         except NoRoom as too_large:
             return result(case, "benchmark", Outcome("not-run", str(too_large)))
         self.forms[case.name] = timed.form
+        self.output_bytes[case.name] = timed.output_bytes
         self.timing_class = joined_class(self.timing_class, timed.timing_class)
         return timed.result
 
@@ -216,13 +231,6 @@ class _Run:
         if count < heats.least:
             return False
         return count >= heats.most or budget.is_over or is_enough(merged, self.request.precision)
-
-    def _beside_roofline(self, case: CaseResult, court: Court) -> CaseResult:
-        """The least time that the device could need, beside the time."""
-        floor = _floor(self.request.problem, case.spec, court.device.model)
-        if case.timing is None or floor is None:
-            return case
-        return replace(case, timing=replace(case.timing, roofline_ns=floor.time_ns, roofline_bound=floor.bound))
 
     def worst(self) -> Outcome | None:
         """The first case that did not pass."""
@@ -334,11 +342,6 @@ def joined_class(known: TimingClass | None, found: TimingClass) -> TimingClass:
 def untimed_class(device: str) -> TimingClass:
     """The timing class of what was not timed on a device (cpu, cuda, cuda:N)."""
     return "cpu" if device == "cpu" else "gated"
-
-
-def _floor(problem: Problem, spec: dict[str, Any], model: str) -> Any:
-    rates = rates_for(model)
-    return floor_for(problem.roofline, spec, rates) if problem.roofline and rates else None
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from harness import wire
 from harness.cases import Case
 from harness.devices.monitor import Missing, Monitor
 from harness.errors import DeviceError
-from harness.measure import Round
+from harness.gates import Round
 from harness.processes.court import Court
 from harness.processes.pair import Pair, Setting, wall_ns
 from harness.record import Layer, Outcome

@@ -166,7 +166,8 @@ class Batch:
     reading_ns: int
     """External reading, from release to done on the referee's clock: the sum over the gates with calls."""
     empty_ns: int
-    """The same for as many empty gates: same flushes, events and seals, an empty kernel in each call's place."""
+    """The same for as many empty gates: same flushes, events and seals, an empty kernel in each call's place. Where
+    there is no gate, what empty batches took before the submission was loaded."""
     claims_ns: tuple[float, ...] = ()
     """The contestant's own event readings per call, empty event pair not subtracted; none in most gated batches."""
     order: str = ""
@@ -209,8 +210,14 @@ class Timing:
     roofline_ns: float | None = None
     """The least time that the device's peak rates allow for this case; None where they are not known."""
     roofline_bound: Literal["memory", "compute"] | None = None
+    floor_ns: float | None = None
+    """A time that this very device cannot go below on this case, by rates measured after the run; None where it was not
+    near enough to ask, or they are not known."""
     stopped_by: StoppedBy = "batches"
     """What ended the sampling in the process that needed the most."""
+    empty_excess_ns: float | None = None
+    """How much longer an empty call took beside the submission's calls than before the submission was loaded; None
+    where that says nothing."""
     claimed: tuple[Batch, ...] = ()
     """Batches with the contestant's own events around each call, which cost time themselves: they check one clock
     against the other, and count nowhere else. Empty where every batch has claims."""

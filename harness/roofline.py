@@ -24,7 +24,7 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "ceil": math.ceil}
 _MAX_LENGTH, _MAX_EXPONENT = 500, 4096
-_FALLBACKS = {"fp4": ("fp4", "fp8", "bf16", "fp32"), "fp8": ("fp8", "bf16", "fp32"), "bf16": ("bf16", "fp32")}
+FALLBACKS = {"fp4": ("fp4", "fp8", "bf16", "fp32"), "fp8": ("fp8", "bf16", "fp32"), "bf16": ("bf16", "fp32")}
 """Units that can do the work exactly, the narrowest first: E2M1 values are exact in FP8 and bfloat16."""
 
 
@@ -98,10 +98,25 @@ def floor_for(roofline: Roofline, spec: Mapping[str, Scalar], rates: PeakRates) 
     memory_s = evaluate(roofline.bytes, spec) / rates.bytes_per_s
     compute_s = 0.0
     for kind, expression in roofline.operations.items():
-        unit = next((unit for unit in _FALLBACKS.get(kind, (kind,)) if unit in rates.operations_per_s), None)
+        unit = next((unit for unit in FALLBACKS.get(kind, (kind,)) if unit in rates.operations_per_s), None)
         if unit is not None:
             compute_s += evaluate(expression, spec) / rates.operations_per_s[unit]
     return Floor(max(memory_s, compute_s) * 1e9, "memory" if memory_s >= compute_s else "compute")
+
+
+MEMORY_SLACK, COMPUTE_SLACK = 1.10, 1.25
+"""What a submission may be faster than the fastest way that the oracle knows: to move bytes, to multiply."""
+
+
+def hard_floor_ns(roofline: Roofline, seen: PeakRates, spec: Mapping[str, Scalar], resident_bytes: float) -> float:
+    """A time below which a case cannot be, on a device that was `seen` to be so fast.
+
+    `resident_bytes` of what it writes may still lie in the cache when it ends.
+    """
+    moved = max(0.0, evaluate(roofline.bytes, spec) - resident_bytes)
+    rest = Roofline("0", roofline.operations)
+    compute_ns = floor_for(rest, spec, PeakRates(1.0, seen.operations_per_s)).time_ns
+    return max(moved / seen.bytes_per_s * 1e9 / MEMORY_SLACK, compute_ns / COMPUTE_SLACK)
 
 
 # Dense rates from the vendors' data sheets (no sparsity), bytes/s and operations/s. fp32: without tensor cores.

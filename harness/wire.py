@@ -244,6 +244,13 @@ class Judge:
 
 
 @dataclass(frozen=True)
+class Roof:
+    """Find out how fast the device's memory is, and its units for operations of these kinds (roofline.Roofline)."""
+
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Strike:
     """Free the case's data and arenas."""
 
@@ -268,6 +275,21 @@ class Staged:
     size_bytes: int
     """Of each arena."""
     sets: int
+
+    @property
+    def output_bytes(self) -> int:
+        """Of one call's output."""
+        return _planned_bytes(self.layout["outputs"][0])
+
+
+def _planned_bytes(plan: Json) -> int:
+    """What all tensors of a plan take (sharing.describe makes them)."""
+    ((kind, content),) = plan.items()
+    if kind == "tensor":
+        return int(content["bytes"])
+    if kind in ("tuple", "list"):
+        return sum(_planned_bytes(item) for item in content)
+    return sum(_planned_bytes(item) for _, item in content) if kind == "dict" else 0
 
 
 @dataclass(frozen=True)
@@ -305,6 +327,17 @@ class Struck:
 
 
 @dataclass(frozen=True)
+class RoofFound:
+    """The fastest that this device was seen to be: bytes per s, and operations per s of those kinds that can be tried.
+
+    Nothing for what it is not known of: a CPU, or units that torch has no product for.
+    """
+
+    bytes_per_s: float | None
+    operations_per_s: Json
+
+
+@dataclass(frozen=True)
 class Trouble:
     """The problem's own code, or the device, failed under the oracle."""
 
@@ -327,8 +360,8 @@ CONTESTANT_REPORTS = (
     Claims,
     Failed,
 )
-ORACLE_ORDERS = (Open, Stage, Renew, Deal, Judge, Strike, Quit)
-ORACLE_REPORTS = (Opened, Staged, Renewed, Dealt, Judged, Struck, Trouble)
+ORACLE_ORDERS = (Open, Stage, Renew, Deal, Judge, Roof, Strike, Quit)
+ORACLE_REPORTS = (Opened, Staged, Renewed, Dealt, Judged, RoofFound, Struck, Trouble)
 
 
 def encode(message: Any) -> bytes:

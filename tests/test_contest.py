@@ -16,6 +16,7 @@ from click.testing import Result
 from records import H200, MI355X, SOFTWARE, record
 
 from harness import wire
+from harness.baseline import Baseline, Empty
 from harness.cases import Case
 from harness.compare import Comparison
 from harness.contest import MAX_HEATS, Contender, Contest, _Contest, compare_kernels, labels
@@ -230,7 +231,7 @@ class ScriptedPair:
     def __init__(self, court: Any, setting: Any, seat: int) -> None:
         self.setting = setting
         self.pid: int | None = 1
-        self.is_prepared = False
+        self.is_prepared = self.is_loaded = False
         self.output, self.notes = "", ()
 
     def __enter__(self) -> ScriptedPair:
@@ -253,6 +254,7 @@ class ScriptedPair:
         pass
 
     def load(self) -> wire.Loaded | Outcome:
+        self.is_loaded = True
         ScriptedPair.loaded.append(self.setting.source)
         return wire.Loaded(interprets=False)
 
@@ -276,7 +278,12 @@ def play(
         batches = tuple(Batch(1, reading, 0, process=number, block=block) for block in range(2))
         return Timed(replace(found, timing=Timing(batches)) if outcome.verdict == "passed" else found, "gated")
 
+    def read_baselines(court: Any, pairs: Sequence[Any], *_: Any) -> list[Baseline]:
+        assert not any(pair.is_loaded for pair in pairs)
+        return [Baseline(0.0, None, Empty(0.0, 0.0)) for _ in pairs]
+
     monkeypatch.setattr("harness.contest.measure", measure)
+    monkeypatch.setattr("harness.baseline.read_baselines", read_baselines)
     kernels = [contender(tmp_path, name, name) for name in "abc"]
     asked = replace(contest(tmp_path, *kernels), precision=1e-9, max_seconds=None)
     run = _Contest(asked, lambda progress: None)

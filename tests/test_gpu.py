@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from harness import wire
 from harness.contest import Contender, Contest, compare_kernels
 from harness.evaluate import Request, evaluate
+from harness.measure import EMPTY_NS
 from harness.problem import load_problem
+from harness.processes.court import Court
 from harness.processes.isolation import Limits
 from harness.record import Mode, Record
+from harness.roofline import rates_for
 from harness.statistics import summarise
 from harness.submission import read_submission
 
@@ -44,6 +48,25 @@ def test_an_honest_kernel_is_timed_behind_the_gate_and_both_clocks_agree(run: Ru
     for case in record.timed:
         assert case.timing is not None
         assert summarise(case.timing.batches).time_ns > 1000
+
+
+def test_empty_gates_read_the_same_before_a_submission_is_there_as_beside_it(run: Run) -> None:
+    for case in run("def custom_kernel(data):\n    return 2 * data[0] + data[1]\n").timed:
+        assert case.timing is not None
+        assert case.timing.empty_excess_ns is not None
+        assert abs(case.timing.empty_excess_ns) < EMPTY_NS
+
+
+def test_the_device_is_about_as_fast_as_its_data_sheet_says() -> None:
+    with Court(load_problem(PROBLEM), "cuda") as court:
+        found = court.ask(wire.Roof(("bf16", "fp32", "fp4")), wire.RoofFound)
+        listed = rates_for(court.device.model)
+    assert found.bytes_per_s is not None
+    assert set(found.operations_per_s) == {"bf16", "fp32"}
+    assert min(found.bytes_per_s, *found.operations_per_s.values()) > 1e10
+    if listed is not None:
+        assert 0.5 < found.bytes_per_s / listed.bytes_per_s < 1.0
+        assert 0.4 < found.operations_per_s["bf16"] / listed.operations_per_s["bf16"] < 1.0
 
 
 def test_a_kernel_that_reads_a_value_back_is_host_synchronising(run: Run) -> None:

@@ -24,6 +24,7 @@ HEAVY = {
     "allowance.py",
     "seal.py",
     "canary.py",
+    "roof.py",
 }
 """The modules of harness that live in a process with torch in it."""
 

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from harness import wire
+from harness.baseline import FLUSH_ALLOWANCE, Baseline, Empty, read_baselines
 from harness.cases import Case
-from harness.measure import FLUSH_ALLOWANCE, POLLS, PROBE_POLLS, UNSEEN_NS, Form, Round, Timed, measure
+from harness.errors import DeviceError
+from harness.gates import POLLS, PROBE_POLLS, UNSEEN_NS, Round
+from harness.measure import EMPTY_NS, IDLE_NS, Form, Timed, measure
 from harness.processes.isolation import Limits
 from harness.processes.peer import PeerEnded
 from harness.record import Outcome
@@ -41,7 +44,7 @@ class ScriptedCourt:
     def staged(self, case: Case, max_sets: int, seats: Sequence[int]) -> Iterator[wire.Staged]:
         self.seats = tuple(seats)
         handles = tuple("" if seat in seats else None for seat in range(10))
-        yield wire.Staged({}, handles, 1, max_sets)
+        yield wire.Staged({"outputs": [{"tensor": {"bytes": 640}}]}, handles, 1, max_sets)
 
     def ask(self, order: Any, answer: type) -> Any:
         self.tell(order)
@@ -142,21 +145,32 @@ class ScriptedPair:
 
 
 PACE = Pace()
+FLUSH_NS = 60_000.0
+
+
+def baseline(pair: ScriptedPair, *, excess_ns: float = 0.0) -> Baseline:
+    """What its empty gates read beforehand: so much less for each call than they read later."""
+    if not pair.gated:
+        return Baseline(0.0, None, Empty(0.0, 0.0))
+    return Baseline(FLUSH_NS, Empty(pair.empty_ns, START_NS - FLUSH_NS - excess_ns), Empty(0.0, 0.0))
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.measure.SETTLE_S", 0.0)
+    monkeypatch.setattr("harness.gates.SETTLE_S", 0.0)
 
 
-def together(*pairs: ScriptedPair, pace: Pace = PACE, forms: Any = None, seed: int = 1) -> list[Timed]:
+def together(
+    *pairs: ScriptedPair, pace: Pace = PACE, forms: Any = None, seed: int = 1, excess_ns: float = 0.0
+) -> list[Timed]:
     heat = Round(0, seed, pace)
     known = forms or [None] * len(pairs)
-    return measure(pairs[0].court, pairs, CASE, heat, known)  # type: ignore[arg-type]
+    before = [baseline(pair, excess_ns=excess_ns) for pair in pairs]
+    return measure(pairs[0].court, pairs, CASE, heat, before, known)  # type: ignore[arg-type]
 
 
-def time(pair: ScriptedPair, pace: Pace = PACE) -> Timed:
-    return together(pair, pace=pace)[0]
+def time(pair: ScriptedPair, pace: Pace = PACE, *, excess_ns: float = 0.0) -> Timed:
+    return together(pair, pace=pace, excess_ns=excess_ns)[0]
 
 
 def test_a_call_s_time_is_the_reading_less_the_empty_one_over_the_calls() -> None:
@@ -272,7 +286,7 @@ def test_before_an_empty_batch_the_oracle_does_the_same_work_with_contents_that_
     time(pair)
     told = pair.court.told
     empty = [index for index, order in enumerate(told) if isinstance(order, wire.Arm) and order.empty]
-    assert len(empty) == 12  # two of them find out how long a flush takes
+    assert len(empty) == 10
     assert {told[index + 1] for index in empty} == {wire.Deal(0, blank=True)}
 
 
@@ -338,15 +352,97 @@ def test_a_submission_s_clock_that_says_much_less_than_the_referee_s_is_a_doubt(
     assert time(pair).result.doubts == doubts
 
 
+def read_baseline(pair: ScriptedPair, flush_ns: float | None = None) -> Baseline:
+    (found,) = read_baselines(pair.court, [pair], CASE, [flush_ns])  # type: ignore[list-item, arg-type]
+    return found
+
+
 def test_every_flush_is_given_more_time_than_an_empty_gate_takes_with_all_that_is_in_it() -> None:
     pair = ScriptedPair(empty_ns=MAX_CALLS * 30_000)
-    timing = time(pair).result.timing
-    assert timing is not None
-    per_call_ns = 30_000 + START_NS
-    assert {batch.flush_ns for batch in timing.batches} == {round(FLUSH_ALLOWANCE * per_call_ns)}
-    armed = [order.flush_ns for order in pair.orders(wire.Arm) if order.polls == POLLS]
-    assert armed[:2] == [0.0, 0.0]
-    assert set(armed[2:]) == {batch.flush_ns for batch in timing.batches}
+    found = read_baseline(pair)
+    assert found.flush_ns == round(FLUSH_ALLOWANCE * (30_000 + START_NS))
+    armed = [order.flush_ns for order in pair.orders(wire.Arm) if not order.by_message]
+    assert armed == [0.0] * 2 + [found.flush_ns] * 4
+    (timed,) = measure(pair.court, [pair], CASE, Round(0, 1, PACE), [found])  # type: ignore[list-item, arg-type]
+    assert timed.result.timing is not None
+    assert {batch.flush_ns for batch in timed.result.timing.batches} == {found.flush_ns}
+
+
+def test_empty_gates_are_read_with_one_call_and_with_many_before_anything_is_dealt() -> None:
+    pair = ScriptedPair(empty_ns=700_000)
+    pair.reading = lambda arm: 5_000 + len(arm.order) * round(6_700 + arm.flush_ns)
+    found = read_baseline(pair, flush_ns=66_000.0)
+    assert (found.flush_ns, found.gated) == (66_000.0, Empty(5_000, 6_700))
+    assert {len(order.order) for order in pair.orders(wire.Arm)} == {1, MAX_CALLS}
+    assert all(order.empty for order in pair.orders(wire.Arm))
+    assert {type(order) for order in pair.court.told} == {wire.Arm, wire.Release}
+
+
+def test_of_empty_gates_that_something_disturbed_the_shorter_counts() -> None:
+    pair = ScriptedPair(empty_ns=700_000)
+    pair.reading = lambda arm: pair._reading(arm) + (90_000 if arm.generation % 2 else 0)
+    found = read_baseline(pair, flush_ns=66_000.0).gated
+    assert found is not None
+    assert found.gate_ns == 700_000
+
+
+def test_a_process_that_fails_before_it_has_a_submission_is_the_machine_s_fault() -> None:
+    with pytest.raises(DeviceError, match=r"empty gates could not be read before the submission was loaded: .*SIGSEGV"):
+        read_baseline(ScriptedPair(dies_at=2))
+
+
+@pytest.mark.parametrize(
+    ("script", "excess_ns", "doubts"),
+    [
+        ({}, EMPTY_NS - 1, ()),
+        ({}, EMPTY_NS + 1, ("clocks-disagree",)),
+        ({"per_call_ns": 100_000}, 2_999, ()),
+        ({"per_call_ns": 100_000}, 3_001, ("clocks-disagree",)),
+    ],
+)
+def test_empty_calls_that_take_longer_than_before_the_submission_was_there_are_a_doubt(
+    script: dict[str, Any], excess_ns: float, doubts: tuple[str, ...]
+) -> None:
+    timed = time(ScriptedPair(**script), excess_ns=excess_ns).result
+    assert timed.timing is not None
+    assert timed.timing.empty_excess_ns == pytest.approx(excess_ns)
+    assert timed.doubts == doubts
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_by_message_what_empty_calls_took_before_the_submission_was_there_is_taken_off(kind: str) -> None:
+    pair = ScriptedPair(kind=kind, synchronises=lambda arm: not arm.empty)
+    before = Baseline(0.0, None, Empty(3_000.0, 50.0))
+    (timed,) = measure(pair.court, [pair], CASE, Round(0, 1, PACE), [before])  # type: ignore[list-item, arg-type]
+    assert timed.timing_class == ("cpu" if kind == "cpu" else "host-synchronising")
+    assert timed.result.timing is not None
+    assert (timed.result.timing.empty_excess_ns, timed.result.doubts) == (None, ())
+    for batch in timed.result.timing.batches:
+        assert set(batch.order) == {"R"}
+        assert batch.empty_ns == len(batch.order) * 3_000 + batch.calls * 50
+    assert not any(order.empty for order in pair.orders(wire.Arm))
+
+
+@pytest.mark.parametrize(("idle_ns", "doubts"), [(IDLE_NS - 1e5, ()), (2 * IDLE_NS, ("async-work",))])
+def test_a_device_that_is_at_work_after_every_batch_is_a_doubt(
+    idle_ns: float, doubts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10**9))
+    monkeypatch.setattr("harness.gates.wall_ns", lambda: next(clock) * round(idle_ns))
+    assert time(ScriptedPair()).result.doubts == doubts
+
+
+def test_a_device_that_is_at_rest_in_time_after_one_batch_is_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = iter([3 * IDLE_NS] * 5 + [1000.0] + [3 * IDLE_NS] * 1000)
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += next(steps)
+        return now
+
+    monkeypatch.setattr("harness.gates.wall_ns", clock)
+    assert time(ScriptedPair()).result.doubts == ()
 
 
 @pytest.mark.parametrize(("calls", "shifts"), [(16, {0}), (8, {0, 2}), (4, {0, 1, 2, 3})])
@@ -354,7 +450,7 @@ def test_gates_of_few_calls_begin_at_other_slots_of_the_queue_with_calls_and_emp
     calls: int, shifts: set[int]
 ) -> None:
     pair = ScriptedPair()
-    together(pair, forms=[Form(calls, False, 10_000.0, 60_000.0)], pace=Pace(most=SHARED))
+    together(pair, forms=[Form(calls, False, 10_000.0)], pace=Pace(most=SHARED))
     for empty in (False, True):
         ahead = [order.shift for order in pair.orders(wire.Arm) if order.empty == empty and order.polls == POLLS]
         counts = [ahead[-4:].count(each) for each in shifts]
@@ -435,7 +531,7 @@ def test_after_its_time_is_up_a_case_takes_what_it_needs_at_the_least() -> None:
 
 def test_the_next_process_need_not_find_out_what_the_first_one_did() -> None:
     pair = ScriptedPair()
-    (timed,) = together(pair, forms=[Form(6, False, 10_000.0, 60_000.0)])
+    (timed,) = together(pair, forms=[Form(6, False, 10_000.0)])
     assert timed.result.timing is not None
     assert {batch.flush_ns for batch in timed.result.timing.batches} == {60_000.0}
     assert {batch.calls for batch in timed.result.timing.batches} == {12}
@@ -519,8 +615,8 @@ def test_contents_are_dealt_and_outputs_judged_where_the_contestant_sits_whose_t
             dealt.append(court.turn_of[place - 1 if armed else place + 1])
         if isinstance(order, wire.Deal | wire.Judge):
             assert order.seat == dealt[-1]
-    # Two first deals, two empty gates for the flush's allowance, then five samples of four gates each.
-    assert (dealt.count(2), dealt.count(5)) == (24, 24)
+    # Two first deals, then five samples of four gates each.
+    assert (dealt.count(2), dealt.count(5)) == (22, 22)
 
 
 def test_who_dies_in_block_seven_leaves_the_others_to_go_on() -> None:

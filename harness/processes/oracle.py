@@ -119,6 +119,7 @@ class Oracle:
         self._probe: sharing.Arena | None = None
         self._kept: dict[str, Data] = {}
         self._keep_bytes = 0.0
+        self._cache_bytes = DEFAULT_CACHE_BYTES
 
     def obey(self) -> None:
         """Orders until Quit or until the referee is gone."""
@@ -128,6 +129,7 @@ class Oracle:
             wire.Renew: self.renew,
             wire.Deal: self.deal,
             wire.Judge: self.judge,
+            wire.Roof: self.roof,
             wire.Strike: self.strike,
         }
         while line := self._orders.readline(wire.MAX_LINE_BYTES + 1):
@@ -188,11 +190,12 @@ class Oracle:
         facts = describe_device(order.device)
         self._room_bytes = min(MAX_SET_BYTES, (facts["memory_bytes"] or MAX_SET_BYTES) // 10)
         self._keep_bytes = KEPT_SHARE * (facts["memory_bytes"] or 0)
+        self._cache_bytes = facts["cache_bytes"] or DEFAULT_CACHE_BYTES
         self._reference = open_reference(order.folder, order.problem)
         if order.device == "cuda":
             from harness.timing.canary import Canaries
 
-            self._canaries = Canaries(facts["cache_bytes"] or DEFAULT_CACHE_BYTES)
+            self._canaries = Canaries(self._cache_bytes)
             self._probe = sharing.allocate(sharing.BLOCK_BYTES, order.device, -1)
         return wire.Opened(facts, _software(), self._probe.handle if self._probe is not None else "")
 
@@ -400,6 +403,16 @@ class Oracle:
             return None
         rows = random.sample(range(output.shape[0]), JUDGED_ROWS)
         return torch.tensor(sorted(rows), dtype=torch.int64, device=output.device)
+
+    def roof(self, order: wire.Roof) -> wire.RoofFound:
+        """How fast the device is; nothing of it is kept."""
+        if self._device == "cpu":
+            return wire.RoofFound(None, {})
+        from harness.timing.roof import memory_bytes_per_s, operations_per_s
+
+        found = wire.RoofFound(memory_bytes_per_s(self._cache_bytes), operations_per_s(order.kinds))
+        self._release()
+        return found
 
     def strike(self, order: wire.Strike) -> wire.Struck:
         """Free the case."""
