@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,6 +79,7 @@ class RecordedQueue(enqueue.Queue):
         self._flush: Any = lambda: say("flush")
         self._allowance: Any = SimpleNamespace(begin=lambda: say("begin"), wait=lambda ns: say("wait"))
         self._events: Any = [(contextlib.nullcontext(), contextlib.nullcontext())] * 16
+        self._outputs = []
 
     def _gate(self, generation: int, polls: int) -> None:
         self.log.append("gate")
@@ -135,6 +137,23 @@ def test_a_lazy_output_that_computes_while_it_is_copied_does_so_on_the_clock(que
     begun = max(place for place, name in enumerate(queue.log) if name == "begin")
     assert sealed.tolist() == [1.0] * 4
     assert queue.log.index("wait", begun) < queue.log.index("work") < queue.log.index("done")
+
+
+def test_the_outputs_of_a_batch_are_all_there_until_it_has_ended(queue: RecordedQueue) -> None:
+    """Each has a place of its own then, and one place's luck is not all of theirs."""
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def call(index: int) -> torch.Tensor:
+        assert all(each() is not None for each in made[-index:] if index)
+        output = torch.ones(4)
+        made.append(weakref.ref(output))
+        return output
+
+    for _ in range(2):
+        queue.enqueue(1, range(4), call, lambda *_: None, None, None, False, polls=0, flush_ns=1.0, shift=0)
+        assert [each() is not None for each in made] == [False] * (len(made) - 4) + [True] * 4
+    queue.claims_ns(0)
+    assert not any(each() is not None for each in made)
 
 
 @pytest.mark.parametrize("calls", [4, 8, 16])

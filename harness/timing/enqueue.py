@@ -69,6 +69,9 @@ class Queue:
         self._events = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(calls)
         ]
+        self._outputs: list[object] = []
+        """Of the calls enqueued last: held, so that each call's output gets a place of its own. A batch has the mean of
+        their luck."""
 
     def rehearse(self) -> None:
         """Run each of the harness's kernels once: loading one behind a closed gate would wait for ever."""
@@ -134,6 +137,7 @@ class Queue:
         the queue (timing.slots) equally often. Those within the gate run in a flush's allowance.
         """
         torch.cuda.synchronize()
+        self._outputs.clear()
         if generation is not None:
             self._pad(shift)
             self._gate(generation, polls)
@@ -152,6 +156,7 @@ class Queue:
             if events:
                 end.record()
             seal(index, output)
+            self._outputs.append(output)
         if generation is None:
             return False
         _done_kernel[(1,)](self._words, generation, DONE, num_warps=1)
@@ -161,4 +166,5 @@ class Queue:
     def claims_ns(self, calls: int) -> list[float]:
         """Wait for the device; the events' reading of each of the first `calls` calls of the last batch."""
         torch.cuda.synchronize()
+        self._outputs.clear()
         return [start.elapsed_time(end) * 1e6 for start, end in self._events[:calls]]
