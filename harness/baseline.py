@@ -82,6 +82,7 @@ def _read(gates: Gates, pair: Pair, order: tuple[int, ...], flush_ns: float | No
     if not pair.gated:
         return Baseline(0.0, None, by_message)
     turn = Turn(pair, by_message=False)
+    gates.rehearse(turn, order, empty=True)  # what is loaded behind a closed gate waits for ever
     if flush_ns is None:
         flush_ns = float(round(FLUSH_ALLOWANCE * _shortest(gates, turn, order) / len(order)))
     turn.flush_ns = flush_ns

@@ -137,10 +137,10 @@ class Gates:
         self.draw = draw
         self.canaries: list[tuple[float, ...]] = []
 
-    def rehearse(self, turn: Turn, order: tuple[int, ...]) -> float:
+    def rehearse(self, turn: Turn, order: tuple[int, ...], empty: bool = False) -> float:
         """Run these calls with the gate open: about how long one takes, in ns."""
         seconds = turn.pair.setting.limits.call_s * len(order)
-        rehearsed: wire.Rehearsed = turn.ask(wire.Rehearse(order), wire.Rehearsed, seconds, len(order))
+        rehearsed: wire.Rehearsed = turn.ask(wire.Rehearse(order, empty), wire.Rehearsed, seconds, len(order))
         return statistics.median(rehearsed.claims_ns)
 
     def fits(self, turn: Turn, order: tuple[int, ...]) -> bool:

@@ -75,6 +75,8 @@ class Rehearse:
     """Run a whole batch with the gate open: every kernel is loaded, every pool is warm afterwards."""
 
     order: tuple[int, ...]
+    empty: bool = False
+    """Only the empty batch: nothing of the submission's runs."""
 
 
 @dataclass(frozen=True)

@@ -375,7 +375,11 @@ def test_empty_gates_are_read_with_one_call_and_with_many_before_anything_is_dea
     assert (found.flush_ns, found.gated) == (66_000.0, Empty(5_000, 6_700))
     assert {len(order.order) for order in pair.orders(wire.Arm)} == {1, MAX_CALLS}
     assert all(order.empty for order in pair.orders(wire.Arm))
-    assert {type(order) for order in pair.court.told} == {wire.Arm, wire.Release}
+    assert {type(order) for order in pair.court.told} == {wire.Rehearse, wire.Arm, wire.Release}
+    behind_a_gate = next(
+        place for place, order in enumerate(pair.court.told) if getattr(order, "by_message", 1) is False
+    )
+    assert pair.court.told[behind_a_gate - 1] == wire.Rehearse(tuple(range(MAX_CALLS)), empty=True)
 
 
 def test_of_empty_gates_that_something_disturbed_the_shorter_counts() -> None:

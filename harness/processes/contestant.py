@@ -153,10 +153,11 @@ class Contestant:
         gc.collect()
         gc.disable()
         if self.queue is None:
-            claims = self._step(order.order, empty=False)
+            claims = self._step(order.order, empty=order.empty)
         else:
             self._enqueue(None, order.order, empty=True, events=True)
-            self._enqueue(None, order.order, empty=False, events=True)
+            if not order.empty:
+                self._enqueue(None, order.order, empty=False, events=True)
             claims = self.queue.claims_ns(len(order.order))
         self.say(wire.Rehearsed(tuple(claims)))
 
