@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.evaluate import Request
     from harness.problem import Problem
     from harness.record import Record
+    from leaderboard.clearance import Clearance
     from leaderboard.store import Store
     from leaderboard.watching import Times
 
@@ -25,6 +26,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_MISTAKE, EXIT_FAILED, EXIT_DOUBTED, EXIT_INTERRUPTED = 1, 2, 3, 130
 DEVICE = r"auto|cpu|cuda(:\d+)?"
+DOUBTS = (
+    "clocks-disagree",
+    "below-roofline",
+    "async-work",
+    "input-modified",
+    "state-carried",
+    "sandbox-denied",
+    "unsteady-device",
+)
+"""harness.record.Doubt, which takes a while to import."""
 
 
 class Stopped(BaseException):
@@ -240,17 +251,20 @@ def exit_code(record: Record) -> int:
     return EXIT_DOUBTED if record.doubts else 0
 
 
-def show_record(record: Record, as_json: bool, store: Store | None) -> None:
-    """One record: JSON, or its table and what happened to it."""
+def show_record(
+    record: Record, as_json: bool, store: Store | None, clearances: tuple[Clearance, ...] | None = None
+) -> None:
+    """One record: JSON, with how it stands where it is known what was cleared; or its table and what happened to it."""
     from harness.record import to_dict
+    from leaderboard.clearance import standing
     from leaderboard.tables import case_table, summary_lines
 
     if as_json:
-        click.echo(json.dumps(to_dict(record)))
+        click.echo(json.dumps(to_dict(record) | ({} if clearances is None else standing(record, clearances))))
         return
     out = console()
     out.print(case_table(record))
-    for line in summary_lines(record):
+    for line in summary_lines(record, clearances or ()):
         out.print(line)
     if store is not None:
         out.print(
@@ -489,7 +503,7 @@ def start(problem: str, file: Path | None) -> None:
     click.echo(f"  podium submit {target}                right, timed and on the board")
 
 
-# --- board, show -------------------------------------------------------------------------------------------
+# --- board, show, clear ------------------------------------------------------------------------------------
 
 
 @main.command(short_help="The leaderboard, or one problem's.", epilog=example("podium board fp4_gemm"))
@@ -524,11 +538,57 @@ def board(problem: str | None, every: bool, db: str | None, as_json: bool) -> No
 @json_option
 def show(record_id: str, code: bool, db: str | None, as_json: bool) -> None:
     """Show one record: its table, or its source. ID may be shortened as long as it is unique."""
-    record = open_store(db).get(record_id)
+    store = open_store(db)
+    record = store.get(record_id)
     if code and not as_json:
         click.echo(record.submission.source, nl=False)
     else:
-        show_record(record, as_json, None)
+        show_record(record, as_json, None, store.clearances(record.id))
+
+
+@main.command(
+    short_help="Rank a record in spite of a doubt, and say why.",
+    epilog=example("podium clear 3f9a --doubt clocks-disagree --reason 'events are off on this card'"),
+)
+@click.argument("record_id", metavar="ID")
+@click.option(
+    "--doubt", "doubts", multiple=True, required=True, type=click.Choice(DOUBTS), metavar="DOUBT",
+    help=f"One of the record's: {', '.join(DOUBTS)}. Repeatable.",
+)  # fmt: skip
+@click.option("--reason", metavar="TEXT", help="Why it is none; the board shows it.")
+@click.option("--undo", is_flag=True, help="Take clearances back.")
+@db_option
+@json_option
+def clear(record_id: str, doubts: Any, reason: str | None, undo: bool, db: str | None, as_json: bool) -> None:
+    """Clear doubts of a record that you have looked into: once all of them are cleared, it is ranked.
+
+    That is for whoever owns the board. The record stays as it was measured; the board shows what was cleared, by whom
+    and why.
+    """
+    from harness.submission import default_author
+    from leaderboard.clearance import standing
+    from leaderboard.tables import doubt_lines, plain
+
+    if undo and reason is not None:
+        raise click.UsageError("--undo takes no --reason: nothing would be left to show it beside")
+    if not undo and reason is None:
+        raise click.UsageError("--reason is missing: say why the doubt is none, whoever reads the board sees it")
+    store = open_store(db)
+    record = store.get(record_id)
+    if reason is None:
+        clearances = store.undo_clear(record.id, doubts)
+    else:
+        clearances = store.clear(record.id, doubts, reason, default_author())
+    if as_json:
+        click.echo(json.dumps({"id": record.id, **standing(record, clearances)}))
+        return
+    submission = record.submission
+    out = console()
+    out.print(
+        plain(f"{record.id}: {submission.filename} by {submission.author} on {record.problem.name}"), markup=False
+    )
+    for line in doubt_lines(record, clearances):
+        out.print(line)
 
 
 # --- doctor ------------------------------------------------------------------------------------------------

@@ -280,9 +280,14 @@ class Record:
         return tuple(case for case in self.cases if case.timing is not None)
 
     @property
+    def is_rankable(self) -> bool:
+        """Whether nothing but its doubts can keep this record off a board: a whole leaderboard run that passed."""
+        return self.mode == "leaderboard" and self.outcome.verdict == "passed" and bool(self.timed)
+
+    @property
     def is_ranked(self) -> bool:
-        """Whether this record may stand on a board: a whole leaderboard run that passed without a doubt."""
-        return self.mode == "leaderboard" and self.outcome.verdict == "passed" and not self.doubts and bool(self.timed)
+        """Whether this record stands on a board by itself, with no doubt that its owner would have to clear."""
+        return self.is_rankable and not self.doubts
 
 
 def to_dict(record: Any) -> dict[str, Any]:

@@ -11,12 +11,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
+import records
 from click.testing import Result
 
 import cli
-from harness.record import Record, from_dict
+from harness.problem import load_problem
+from harness.record import Doubt, Record, from_dict
+from leaderboard.store import open_store
 
 ROOT = Path(__file__).resolve().parents[1]
 PROBLEM = str(ROOT / "tests" / "problems" / "doubling")
@@ -54,6 +58,7 @@ def test_submit_records_a_right_kernel_and_the_board_shows_it(podium: Podium, tm
     assert podium("show", record_id[:5], "--code").stdout == RIGHT
     assert "score" in podium("show", record_id).stdout
     again = json.loads(podium("show", record_id, "--json").stdout)
+    assert [again.pop(key) for key in ("doubts", "clearances", "is_ranked")] == [[], [], True]
     assert from_dict(Record, again).id == record_id
 
 
@@ -167,6 +172,11 @@ def test_a_case_of_one_s_own_is_run_and_not_recorded(podium: Podium, tmp_path: P
         (["show", "00000000"], "there is no record '00000000'"),
         (["show", "a%b"], "there is no record 'a%b'"),
         (["show"], "Missing argument 'ID'"),
+        (["clear", "00", "--doubt", "async-work", "--reason", "x"], "there is no record '00'"),
+        (["clear", "00", "--doubt", "slow", "--reason", "x"], "'slow' is not one of 'clocks-disagree', 'below-roof"),
+        (["clear", "00", "--reason", "x"], "Missing option '--doubt'"),
+        (["clear", "00", "--doubt", "async-work"], "--reason is missing: say why the doubt is none"),
+        (["clear", "00", "--doubt", "async-work", "--reason", "x", "--undo"], "--undo takes no --reason"),
         (["submit", "kernel.py", "--mode", "fast"], "'fast' is not one of 'test', 'benchmark', 'leaderboard'"),
         (["frobnicate"], "No such command 'frobnicate'"),
         (["start", "nothing_like_it"], "there is no problem 'nothing_like_it'"),
@@ -213,6 +223,82 @@ def test_a_reference_that_raises_is_the_problem_s_fault(podium: Podium, tmp_path
     result = podium("submit", kernel(tmp_path), "-p", str(folder), "--device", "cpu")
     assert result.exit_code == 1
     assert "problem odd failed in its own code at 'stage': KeyError: 'x' (reference.py:" in one_line(result)
+
+
+# --- clear -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def doubted(tmp_path: Path) -> str:
+    """The id of a record in the board's database that two doubts keep from being ranked."""
+    problem_hash = load_problem(Path(PROBLEM)).content_hash
+    results = [
+        records.case(doubts=("input-modified",)),
+        records.case(timed=records.timing(1000.0), doubts=("async-work",)),
+    ]
+    doubtful = records.record("d0d0d0d0", results, problem="doubling", problem_hash=problem_hash)
+    open_store(home=tmp_path / "home").add(doubtful)
+    return doubtful.id
+
+
+def test_the_doubts_that_clear_takes_are_all_there_are() -> None:
+    assert get_args(Doubt) == cli.DOUBTS
+
+
+def test_clear_ranks_a_record_and_everybody_sees_why(
+    podium: Podium, doubted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.submission.default_author", lambda: "ada")
+    result = podium("clear", "d0", "--doubt", "async-work", "--reason", "a daemon of the driver's")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[:2] == [
+        "d0d0d0d0: kernel.py by ada on doubling",
+        "passed with doubts, and therefore not ranked: input-modified",
+    ]
+    assert lines[2].startswith("async-work: cleared by ada on 20")
+    assert "no ranked entries" in podium("board", PROBLEM).stdout
+
+    result = podium("clear", "d0", "--doubt", "input-modified", "--reason", "it is scratch", "--json")
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["id"], answer["is_ranked"]) == (0, doubted, True)
+    assert answer["doubts"] == ["input-modified", "async-work"]
+    shown = [(each["doubt"], each["reason"], each["author"]) for each in answer["clearances"]]
+    assert sorted(shown) == [
+        ("async-work", "a daemon of the driver's", "ada"),
+        ("input-modified", "it is scratch", "ada"),
+    ]
+
+    (board,) = json.loads(podium("board", PROBLEM, "--json").stdout)
+    (row,) = board["rows"]
+    assert (row["score"]["doubts"], row["score"]["clearances"]) == (answer["doubts"], answer["clearances"])
+    text = " ".join(podium("board", PROBLEM).stdout.split())
+    assert "kernel.py†" in text
+    assert "† d0d0d0d0: input-modified, cleared by ada on 20" in text and "UTC: it is scratch" in text
+
+    again = json.loads(podium("show", "d0", "--json").stdout)
+    assert {key: again[key] for key in answer} == answer
+    text = " ".join(podium("show", "d0").stdout.split())
+    assert "passed with doubts, all of them cleared, and therefore ranked" in text
+    assert "UTC: a daemon of the driver's" in text
+
+
+def test_a_doubt_is_cleared_once_and_the_clearance_can_be_taken_back(podium: Podium, doubted: str) -> None:
+    both = ("clear", "d0", "--doubt", "async-work", "--doubt", "input-modified", "--doubt", "async-work")
+    assert podium(*both, "--reason", "fine").exit_code == 0
+    again = podium("clear", "d0", "--doubt", "async-work", "--reason", "fine")
+    assert again.exit_code == 1
+    assert one_line(again).startswith("async-work of record d0d0d0d0 is cleared already, by ")
+    back = podium("clear", "d0", "--doubt", "async-work", "--undo", "--json")
+    answer = json.loads(back.stdout)
+    assert (back.exit_code, answer["is_ranked"]) == (0, False)
+    assert [each["doubt"] for each in answer["clearances"]] == ["input-modified"]
+    assert "no ranked entries" in podium("board", PROBLEM).stdout
+    twice = podium("clear", "d0", "--doubt", "async-work", "--undo")
+    assert (twice.exit_code, one_line(twice)) == (
+        1,
+        "async-work of record d0d0d0d0 is not cleared, so there is nothing to undo",
+    )
 
 
 # --- the others --------------------------------------------------------------------------------------------
