@@ -182,6 +182,11 @@ def main() -> None:
 )
 @click.option("--name", metavar="AUTHOR", help="Whose entry this is. Default: your git or login name.")
 @click.option(
+    "--seed-file", type=click.Path(path_type=Path), metavar="FILE",
+    help="Make the hidden cases from this secret of yours, the same for everybody: see podium seed.",
+)  # fmt: skip
+@click.option("--replay", metavar="ID", help="Run the hidden cases of this record once more; not recorded.")
+@click.option(
     "--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Longest any import, compile or call may take."
 )
 @isolation_option
@@ -190,8 +195,8 @@ def main() -> None:
 @json_option
 def submit(
     file: Path, problem: str | None, mode: Any, device: str, cases: tuple[str, ...], name: str | None,
-    timeout: float | None, isolation: Any, precision: float | None, max_seconds: float | None, db: str | None,
-    as_json: bool,
+    seed_file: Path | None, replay: str | None, timeout: float | None, isolation: Any, precision: float | None,
+    max_seconds: float | None, db: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Verify a kernel, time it, and put it on the board.
 
@@ -200,19 +205,24 @@ def submit(
     """
     from harness.cases import select_cases
     from harness.evaluate import PRECISION, Request, evaluate
+    from harness.secret import read_seed_file, source_of
     from harness.submission import default_author, marked_baseline, problem_for, read_submission
 
+    needs_hidden_cases({"--seed-file": seed_file, "--replay": replay}, mode, cases)
     submission = read_submission(file, name or default_author())
     found = load(problem_for(file, submission.source, problem, roots()))
     submission = marked_baseline(submission, found.name)
     optional = ("regime",) if found.regimes else ()
     tests, benchmarks = found.cases_on(device)
     chosen = select_cases(cases, (*tests, *benchmarks), optional) if cases else None
-    ranked = mode == "leaderboard" and chosen is None
-    store = open_store(db, writing=True) if ranked else None
+    secret = read_seed_file(seed_file) if seed_file else None
+    replayed = open_store(db).get(replay) if replay is not None else None
+    source = source_of(found, device, secret, replayed) if secret or replayed else None
+    recorded = mode == "leaderboard" and chosen is None and replayed is None
+    store = open_store(db, writing=True) if recorded else None
     request = Request(
         found, submission, mode, device, caches(), chosen, limits(found, timeout, isolation),
-        precision or PRECISION, max_seconds,
+        precision or PRECISION, max_seconds, source,
     )  # fmt: skip
     with progress(not as_json) as listen:
         record = evaluate(request, listen)
@@ -220,6 +230,15 @@ def submit(
         keep(store, record, as_json)
     show_record(record, as_json, store)
     sys.exit(exit_code(record))
+
+
+def needs_hidden_cases(options: dict[str, Any], mode: str, cases: tuple[str, ...]) -> None:
+    """Refuse what is about hidden cases where there are none."""
+    for option, value in options.items():
+        if value is not None and mode != "leaderboard":
+            raise click.UsageError(f"{option} is about hidden cases, and --mode {mode} has none; leave one of them out")
+        if value is not None and cases:
+            raise click.UsageError(f"{option} is about hidden cases, and --case names open ones; leave one of them out")
 
 
 def keep(store: Store, record: Record, as_json: bool) -> None:
@@ -270,6 +289,31 @@ def show_record(
         out.print(
             f"recorded as [bold]{record.id}[/bold]  ·  podium show {record.id}  ·  podium board {record.problem.name}"
         )
+
+
+# --- seed --------------------------------------------------------------------------------------------------
+
+
+@main.command(short_help="A secret for a contest's hidden cases.", epilog=example("podium seed contest.seed"))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--commit", is_flag=True, help="Only print the SHA-256 of a file that is there.")
+@json_option
+def seed(file: Path, commit: bool, as_json: bool) -> None:
+    """Make a secret FILE, and print its SHA-256 to publish before a contest.
+
+    `podium submit --seed-file FILE` makes the same hidden cases from it for every entry, and keeps only that hash. When
+    all is over, publish FILE: everybody can hash it, and run the cases once more with --replay.
+    """
+    from harness.secret import make_seed_file, read_seed_file
+
+    secret = read_seed_file(file) if commit else make_seed_file(file)
+    if as_json:
+        click.echo(json.dumps({"file": str(file), "commitment": secret.commitment}))
+    elif commit:
+        click.echo(secret.commitment)
+    else:
+        click.echo(f"{file} is made: keep it to yourself until all is over. Its SHA-256, to publish now:")
+        click.echo(secret.commitment)
 
 
 # --- compare -----------------------------------------------------------------------------------------------

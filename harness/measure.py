@@ -247,7 +247,7 @@ class _Blocks:
         self.sets = sets
         self.turns = turns
         self.heat = heat
-        self.draw = random.Random(f"{heat.seed} {heat.number} {case.name}")
+        self.draw = random.Random(f"{heat.seed} {heat.number} {case.key}")
         self.canaries: list[tuple[float, ...]] = []
 
     @property

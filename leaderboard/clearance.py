@@ -71,6 +71,8 @@ def _lack(record: Record) -> str:
     """Why a record is not rankable, whatever its doubts."""
     if record.mode != "leaderboard":
         return f"is of a {record.mode} run"
+    if record.replay_of is not None:
+        return f"is a replay of {record.replay_of}"
     if record.outcome.verdict != "passed":
         return f"did not pass ({record.outcome.verdict})"
     return "has no times"

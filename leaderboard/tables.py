@@ -189,7 +189,8 @@ def _notes(case: CaseResult, said_before: Collection[str] = ()) -> list[Text]:
     elif case.outcome.verdict != "passed":
         notes.append(Text(plain(case.outcome.message)))
         if case.outcome.verdict != "not-run":
-            notes.append(Text(f"to run it alone: --case '{plain(case.name)}'", "dim"))
+            what = "its sizes on other contents" if case.is_hidden else "it alone"
+            notes.append(Text(f"to run {what}: --case '{plain(case.name)}'", "dim"))
     elif case.judgement is not None and case.judgement.gpumode == "fail":
         notes.append(Text(plain(f"the published check refuses it: {case.judgement.gpumode_message}"), "yellow"))
     return notes
@@ -217,6 +218,8 @@ def summary_lines(record: Record, clearances: Sequence[Clearance] = ()) -> list[
         lines.append(Text(wanting, "dim"))
     missing = ", ".join(layer.name for layer in record.isolation if not layer.applied)
     lines += [Text(plain(f"not isolated by: {missing}"), "dim")] if missing else []
+    if record.secret is not None and record.secret.commitment is not None:
+        lines.append(Text(plain(f"hidden cases of the seed file with SHA-256 {record.secret.commitment}"), "dim"))
     lines += [Text(plain(note), "dim") for note in record.notes]
     if record.output.strip() and record.outcome.verdict != "passed":
         last = "\n".join(record.output.strip().splitlines()[-10:])[-2000:]

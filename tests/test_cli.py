@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import signal
@@ -18,8 +19,10 @@ import records
 from click.testing import Result
 
 import cli
+from harness.evaluate import cases_of
 from harness.problem import load_problem
 from harness.record import Doubt, Record, from_dict
+from harness.secret import SeedFile, source_of
 from leaderboard.store import open_store
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -179,6 +182,17 @@ def test_a_case_of_one_s_own_is_run_and_not_recorded(podium: Podium, tmp_path: P
         (["clear", "00", "--doubt", "async-work", "--reason", "x", "--undo"], "--undo takes no --reason"),
         (["submit", "kernel.py", "--mode", "fast"], "'fast' is not one of 'test', 'benchmark', 'leaderboard'"),
         (["frobnicate"], "No such command 'frobnicate'"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--seed-file", "s", "--mode", "test"], "and --mode test has none"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--seed-file", "s", "--case", "rows=4"], "--case names open ones"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--replay", "3f", "--mode", "benchmark"], "--mode benchmark has none"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--replay", "3f", "--case", "rows=4"], "--case names open ones"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--replay", "3f"], "there is no record '3f'"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--seed-file", "no"], "no does not exist; `podium seed no` makes one"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--seed-file", "short.seed"], "has 5 bytes, which could be guessed"),
+        (["seed", "kernel.py"], "kernel.py exists already and is left as it is; `podium seed kernel.py --commit`"),
+        (["seed", "no/where"], "no/where cannot be written: No such file or directory"),
+        (["seed", "no", "--commit"], "no does not exist; `podium seed no` makes one"),
+        (["seed", ".", "--commit"], ". is a folder; name a file in it"),
         (["start", "nothing_like_it"], "there is no problem 'nothing_like_it'"),
         (["start", "fp4_gemm", "kernel.py"], "kernel.py exists already"),
         (["problems", "nope"], "there is no problem 'nope'"),
@@ -189,6 +203,7 @@ def test_a_mistake_is_one_line_and_exit_code_one(
 ) -> None:
     kernel(tmp_path)
     (tmp_path / "latin.py").write_bytes(b"# ok\n# caf\xe9\n")
+    (tmp_path / "short.seed").write_text("short")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "task.yml").write_text("tests: []\n")
     if "submit" in arguments:
@@ -223,6 +238,61 @@ def test_a_reference_that_raises_is_the_problem_s_fault(podium: Podium, tmp_path
     result = podium("submit", kernel(tmp_path), "-p", str(folder), "--device", "cpu")
     assert result.exit_code == 1
     assert "problem odd failed in its own code at 'stage': KeyError: 'x' (reference.py:" in one_line(result)
+
+
+# --- hidden cases ------------------------------------------------------------------------------------------
+
+
+def test_a_contest_s_secret_is_made_published_by_its_hash_and_kept_nowhere_else(podium: Podium, tmp_path: Path) -> None:
+    made = podium("seed", "contest.seed")
+    content = (tmp_path / "contest.seed").read_bytes()
+    commitment = hashlib.sha256(content).hexdigest()
+    assert (made.exit_code, made.stdout.splitlines()[1]) == (0, commitment)
+    assert content.decode().strip() not in made.output
+    assert podium("seed", "contest.seed", "--commit").stdout == f"{commitment}\n"
+    as_json = json.loads(podium("seed", "contest.seed", "--commit", "--json").stdout)
+    assert as_json == {"file": "contest.seed", "commitment": commitment}
+
+    arguments = ("submit", kernel(tmp_path), "-p", PROBLEM, "--device", "cpu", "--seed-file", "contest.seed")
+    result = podium(*arguments)
+    assert result.exit_code == 0, result.output
+    assert f"SHA-256 {commitment}" in " ".join(result.stdout.split())
+    record_id = result.stdout.split("recorded as ")[1].split()[0]
+    shown = podium("show", record_id, "--json").stdout
+    record = json.loads(shown)
+    assert record["secret"] == {"master": None, "commitment": commitment}
+    assert [case["name"] for case in record["cases"]] == [
+        "rows=4 columns=32 seed=1", "rows=3 columns=7 seed=2", "rows=70 columns=8 seed=3",
+        "rows=4 columns=32", "rows=3 columns=7", "rows=70 columns=8",
+    ]  # fmt: skip
+
+    problem = load_problem(Path(PROBLEM))
+    source = source_of(problem, "cpu", SeedFile(content))
+    _, benchmarks = cases_of(problem, "cpu", None, source.master, secret=True)
+    told = [source.master.hex(), content.decode().strip(), *(str(case.spec["seed"]) for case in benchmarks)]
+    database = b"".join(path.read_bytes() for path in (tmp_path / "home").glob("podium.db*"))
+    board = podium("board", PROBLEM, "--json").stdout
+    assert record_id in board
+    assert [text for text in told if text in shown + board + result.output or text.encode() in database] == []
+
+    assert "are of a seed file" in one_line(podium(*arguments[:-2], "--replay", record_id))
+    again = json.loads(podium(*arguments, "--replay", record_id, "--json").stdout)
+    assert (again["replay_of"], again["secret"]) == (record_id, record["secret"])
+    assert [case["name"] for case in again["cases"]] == [case["name"] for case in record["cases"]]
+
+
+def test_the_hidden_cases_of_a_record_are_run_once_more_and_not_recorded(podium: Podium, tmp_path: Path) -> None:
+    arguments = ("submit", kernel(tmp_path), "-p", PROBLEM, "--device", "cpu")
+    first = json.loads(podium(*arguments, "--json").stdout)
+    assert len(bytes.fromhex(first["secret"]["master"])) == 32
+    again = json.loads(podium(*arguments, "--replay", first["id"][:6], "--json").stdout)
+    assert [case["name"] for case in again["cases"]] == [case["name"] for case in first["cases"]]
+    assert again["replay_of"] == first["id"] != again["id"]
+    shown = podium(*arguments, "--replay", first["id"])
+    assert shown.exit_code == 0
+    assert f"the hidden cases of record {first['id']} once more: shown, not recorded" in " ".join(shown.stdout.split())
+    assert "recorded as" not in shown.stdout
+    assert [each.id for each in open_store(home=tmp_path / "home").entries()] == [first["id"]]
 
 
 # --- clear -------------------------------------------------------------------------------------------------

@@ -299,12 +299,14 @@ def test_what_cannot_be_cleared_says_why_and_clears_nothing(kept: Store) -> None
     kept.add(record("c", [case(spec(8), doubts=("async-work",)), case(spec(16), verdict="wrong", message="row 3")]))
     kept.add(record("d", [case(spec(8), doubts=("async-work",))]))
     kept.add(record("e"))
+    kept.add(replace(doubted("f", "async-work"), replay_of="a"))
     kept.clear("a", ["clocks-disagree"], "events are off", "ada")
     for doubts, name, message in (
-        (["async-work"], "x", "there is no record 'x'; the newest are e, d, c"),
+        (["async-work"], "x", "there is no record 'x'; the newest are f, e, d"),
         (["async-work"], "b", "record b is of a benchmark run: no clearance would put it on a board"),
         (["async-work"], "c", "record c did not pass (wrong): no clearance would put it on a board"),
         (["async-work"], "d", "record d has no times: no clearance would put it on a board"),
+        (["async-work"], "f", "record f is a replay of a: no clearance would put it on a board"),
         (["async-work"], "e", "record e has no doubt async-work; it has none at all"),
         (["async-work", "below-roofline"], "a", "a has no doubt below-roofline; its doubts are clocks-disagree, async"),
         (["async-work", "clocks-disagree"], "a", "clocks-disagree of record a is cleared already, by ada on 20"),

@@ -11,7 +11,7 @@ from records import CPU, MI355X, batch, case, cases, judgement, record, spec, su
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from harness.record import Doubt, Judgement, Layer, Outcome, Record, Scalar, Timing
+from harness.record import Doubt, Judgement, Layer, Outcome, Record, Scalar, Secret, Timing
 from harness.statistics import Summary
 from leaderboard.clearance import Clearance
 from leaderboard.grid import Column, Grid, Line
@@ -156,6 +156,21 @@ def test_what_is_wrong_stands_below_its_case_with_how_to_run_it_alone() -> None:
         "     nexpertspertok=8 nsharedexperts=1 bs=64 seed=81 regime=heavy'",
         "   every case: dhidden=7168 nroutedexperts=256 nexpertspertok=8 nsharedexperts=1",
     ]
+
+
+def test_a_hidden_case_is_shown_without_its_seed_and_with_how_to_run_its_sizes() -> None:
+    hidden = replace(case({"m": 16, "n": 32}, verdict="wrong", message="row 3", stage="benchmark"), is_hidden=True)
+    assert shown(case_table(record(results=[hidden])))[2:5] == [
+        "✗  m=16 n=32  wrong",
+        "     row 3",
+        "     to run its sizes on other contents: --case 'm=16 n=32'",
+    ]
+
+
+def test_the_hash_of_a_seed_file_is_shown_and_a_run_s_own_secret_is_not() -> None:
+    lines = said(replace(record(notes=["a note"]), secret=Secret(commitment="cd" * 32)))
+    assert lines[3:] == [f"hidden cases of the seed file with SHA-256 {'cd' * 32}", "a note"]
+    assert said(replace(record(), secret=Secret(master="ab" * 32))) == said(record())
 
 
 def test_a_traceback_keeps_its_shape() -> None:
