@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.evaluate import Request
     from harness.problem import Problem
     from harness.record import Record
+    from leaderboard.clearance import Clearance
     from leaderboard.store import Store
     from leaderboard.watching import Times
 
@@ -25,6 +26,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_MISTAKE, EXIT_FAILED, EXIT_DOUBTED, EXIT_INTERRUPTED = 1, 2, 3, 130
 DEVICE = r"auto|cpu|cuda(:\d+)?"
+DOUBTS = (
+    "clocks-disagree",
+    "below-roofline",
+    "async-work",
+    "input-modified",
+    "state-carried",
+    "sandbox-denied",
+    "unsteady-device",
+)
+"""harness.record.Doubt, which takes a while to import."""
 
 
 class Stopped(BaseException):
@@ -171,6 +182,11 @@ def main() -> None:
 )
 @click.option("--name", metavar="AUTHOR", help="Whose entry this is. Default: your git or login name.")
 @click.option(
+    "--seed-file", type=click.Path(path_type=Path), metavar="FILE",
+    help="Make the hidden cases from this secret of yours, the same for everybody: see podium seed.",
+)  # fmt: skip
+@click.option("--replay", metavar="ID", help="Run the hidden cases of this record once more; not recorded.")
+@click.option(
     "--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Longest any import, compile or call may take."
 )
 @isolation_option
@@ -179,8 +195,8 @@ def main() -> None:
 @json_option
 def submit(
     file: Path, problem: str | None, mode: Any, device: str, cases: tuple[str, ...], name: str | None,
-    timeout: float | None, isolation: Any, precision: float | None, max_seconds: float | None, db: str | None,
-    as_json: bool,
+    seed_file: Path | None, replay: str | None, timeout: float | None, isolation: Any, precision: float | None,
+    max_seconds: float | None, db: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Verify a kernel, time it, and put it on the board.
 
@@ -189,19 +205,24 @@ def submit(
     """
     from harness.cases import select_cases
     from harness.evaluate import PRECISION, Request, evaluate
+    from harness.secret import read_seed_file, source_of
     from harness.submission import default_author, marked_baseline, problem_for, read_submission
 
+    needs_hidden_cases({"--seed-file": seed_file, "--replay": replay}, mode, cases)
     submission = read_submission(file, name or default_author())
     found = load(problem_for(file, submission.source, problem, roots()))
     submission = marked_baseline(submission, found.name)
     optional = ("regime",) if found.regimes else ()
     tests, benchmarks = found.cases_on(device)
     chosen = select_cases(cases, (*tests, *benchmarks), optional) if cases else None
-    ranked = mode == "leaderboard" and chosen is None
-    store = open_store(db, writing=True) if ranked else None
+    secret = read_seed_file(seed_file) if seed_file else None
+    replayed = open_store(db).get(replay) if replay is not None else None
+    source = source_of(found, device, secret, replayed) if secret or replayed else None
+    recorded = mode == "leaderboard" and chosen is None and replayed is None
+    store = open_store(db, writing=True) if recorded else None
     request = Request(
         found, submission, mode, device, caches(), chosen, limits(found, timeout, isolation),
-        precision or PRECISION, max_seconds,
+        precision or PRECISION, max_seconds, source,
     )  # fmt: skip
     with progress(not as_json) as listen:
         record = evaluate(request, listen)
@@ -209,6 +230,15 @@ def submit(
         keep(store, record, as_json)
     show_record(record, as_json, store)
     sys.exit(exit_code(record))
+
+
+def needs_hidden_cases(options: dict[str, Any], mode: str, cases: tuple[str, ...]) -> None:
+    """Refuse what is about hidden cases where there are none."""
+    for option, value in options.items():
+        if value is not None and mode != "leaderboard":
+            raise click.UsageError(f"{option} is about hidden cases, and --mode {mode} has none; leave one of them out")
+        if value is not None and cases:
+            raise click.UsageError(f"{option} is about hidden cases, and --case names open ones; leave one of them out")
 
 
 def keep(store: Store, record: Record, as_json: bool) -> None:
@@ -240,22 +270,50 @@ def exit_code(record: Record) -> int:
     return EXIT_DOUBTED if record.doubts else 0
 
 
-def show_record(record: Record, as_json: bool, store: Store | None) -> None:
-    """One record: JSON, or its table and what happened to it."""
+def show_record(
+    record: Record, as_json: bool, store: Store | None, clearances: tuple[Clearance, ...] | None = None
+) -> None:
+    """One record: JSON, with how it stands where it is known what was cleared; or its table and what happened to it."""
     from harness.record import to_dict
+    from leaderboard.clearance import standing
     from leaderboard.tables import case_table, summary_lines
 
     if as_json:
-        click.echo(json.dumps(to_dict(record)))
+        click.echo(json.dumps(to_dict(record) | ({} if clearances is None else standing(record, clearances))))
         return
     out = console()
     out.print(case_table(record))
-    for line in summary_lines(record):
+    for line in summary_lines(record, clearances or ()):
         out.print(line)
     if store is not None:
         out.print(
             f"recorded as [bold]{record.id}[/bold]  ·  podium show {record.id}  ·  podium board {record.problem.name}"
         )
+
+
+# --- seed --------------------------------------------------------------------------------------------------
+
+
+@main.command(short_help="A secret for a contest's hidden cases.", epilog=example("podium seed contest.seed"))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--commit", is_flag=True, help="Only print the SHA-256 of a file that is there.")
+@json_option
+def seed(file: Path, commit: bool, as_json: bool) -> None:
+    """Make a secret FILE, and print its SHA-256 to publish before a contest.
+
+    `podium submit --seed-file FILE` makes the same hidden cases from it for every entry, and keeps only that hash. When
+    all is over, publish FILE: everybody can hash it, and run the cases once more with --replay.
+    """
+    from harness.secret import make_seed_file, read_seed_file
+
+    secret = read_seed_file(file) if commit else make_seed_file(file)
+    if as_json:
+        click.echo(json.dumps({"file": str(file), "commitment": secret.commitment}))
+    elif commit:
+        click.echo(secret.commitment)
+    else:
+        click.echo(f"{file} is made: keep it to yourself until all is over. Its SHA-256, to publish now:")
+        click.echo(secret.commitment)
 
 
 # --- compare -----------------------------------------------------------------------------------------------
@@ -489,7 +547,7 @@ def start(problem: str, file: Path | None) -> None:
     click.echo(f"  podium submit {target}                right, timed and on the board")
 
 
-# --- board, show -------------------------------------------------------------------------------------------
+# --- board, show, clear ------------------------------------------------------------------------------------
 
 
 @main.command(short_help="The leaderboard, or one problem's.", epilog=example("podium board fp4_gemm"))
@@ -524,11 +582,57 @@ def board(problem: str | None, every: bool, db: str | None, as_json: bool) -> No
 @json_option
 def show(record_id: str, code: bool, db: str | None, as_json: bool) -> None:
     """Show one record: its table, or its source. ID may be shortened as long as it is unique."""
-    record = open_store(db).get(record_id)
+    store = open_store(db)
+    record = store.get(record_id)
     if code and not as_json:
         click.echo(record.submission.source, nl=False)
     else:
-        show_record(record, as_json, None)
+        show_record(record, as_json, None, store.clearances(record.id))
+
+
+@main.command(
+    short_help="Rank a record in spite of a doubt, and say why.",
+    epilog=example("podium clear 3f9a --doubt clocks-disagree --reason 'events are off on this card'"),
+)
+@click.argument("record_id", metavar="ID")
+@click.option(
+    "--doubt", "doubts", multiple=True, required=True, type=click.Choice(DOUBTS), metavar="DOUBT",
+    help=f"One of the record's: {', '.join(DOUBTS)}. Repeatable.",
+)  # fmt: skip
+@click.option("--reason", metavar="TEXT", help="Why it is none; the board shows it.")
+@click.option("--undo", is_flag=True, help="Take clearances back.")
+@db_option
+@json_option
+def clear(record_id: str, doubts: Any, reason: str | None, undo: bool, db: str | None, as_json: bool) -> None:
+    """Clear doubts of a record that you have looked into: once all of them are cleared, it is ranked.
+
+    That is for whoever owns the board. The record stays as it was measured; the board shows what was cleared, by whom
+    and why.
+    """
+    from harness.submission import default_author
+    from leaderboard.clearance import standing
+    from leaderboard.tables import doubt_lines, plain
+
+    if undo and reason is not None:
+        raise click.UsageError("--undo takes no --reason: nothing would be left to show it beside")
+    if not undo and reason is None:
+        raise click.UsageError("--reason is missing: say why the doubt is none, whoever reads the board sees it")
+    store = open_store(db)
+    record = store.get(record_id)
+    if reason is None:
+        clearances = store.undo_clear(record.id, doubts)
+    else:
+        clearances = store.clear(record.id, doubts, reason, default_author())
+    if as_json:
+        click.echo(json.dumps({"id": record.id, **standing(record, clearances)}))
+        return
+    submission = record.submission
+    out = console()
+    out.print(
+        plain(f"{record.id}: {submission.filename} by {submission.author} on {record.problem.name}"), markup=False
+    )
+    for line in doubt_lines(record, clearances):
+        out.print(line)
 
 
 # --- doctor ------------------------------------------------------------------------------------------------

@@ -111,17 +111,17 @@ class Baselines:
         """Those of these processes, none of which has its submission loaded, by the index of their setting."""
         self._lacking = {}
         for case in cases:
-            before = self._found.get(case.name, {})
+            before = self._found.get(case.key, {})
             known = [before[index].flush_ns if index in before else None for index in pairs]
             try:
                 found = read_baselines(court, list(pairs.values()), case, known)
             except NoRoom as too_large:
-                self._lacking[case.name] = str(too_large)
+                self._lacking[case.key] = str(too_large)
             else:
-                self._found[case.name] = {**before, **dict(zip(pairs, found, strict=True))}
+                self._found[case.key] = {**before, **dict(zip(pairs, found, strict=True))}
 
     def of(self, case: Case, indices: Sequence[int]) -> list[Baseline]:
         """Those of these settings on a case. NoRoom where it had none."""
-        if case.name in self._lacking:
-            raise NoRoom(self._lacking[case.name])
-        return [self._found[case.name][index] for index in indices]
+        if case.key in self._lacking:
+            raise NoRoom(self._lacking[case.key])
+        return [self._found[case.key][index] for index in indices]

@@ -8,7 +8,7 @@ import hmac
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.errors import ProblemError
 from harness.record import Scalar
@@ -19,11 +19,27 @@ class Case:
     """One set of arguments of the problem's generator, in the order of task.yml."""
 
     spec: dict[str, Scalar]
+    is_hidden: bool = False
+    """Its seed is for the oracle alone: what is shown or kept of the case is without it."""
 
     @property
     def name(self) -> str:
-        """The case as `key=value` words, as `--case` takes it."""
-        return " ".join(f"{key}={_show(value)}" for key, value in self.spec.items())
+        """The case as `key=value` words, as `--case` takes it; of a hidden one, those that may be shown."""
+        return _words(self.shown)
+
+    @property
+    def key(self) -> str:
+        """All its words, which tell it from every other case: never shown or kept."""
+        return _words(self.spec)
+
+    @property
+    def shown(self) -> dict[str, Scalar]:
+        """What may be told of it."""
+        return self.shape if self.is_hidden else self.spec
+
+    def without_seed(self, text: str) -> str:
+        """A text that may have its seed in it, as it may be shown."""
+        return text.replace(str(self.spec["seed"]), "(hidden)") if self.is_hidden else text
 
     @property
     def shape(self) -> dict[str, Scalar]:
@@ -32,7 +48,11 @@ class Case:
 
     def with_seed(self, seed: int) -> Case:
         """The same case on other contents; unchanged where the problem has no seed."""
-        return Case({**self.spec, "seed": seed}) if "seed" in self.spec else self
+        return replace(self, spec={**self.spec, "seed": seed}) if "seed" in self.spec else self
+
+
+def _words(spec: dict[str, Scalar]) -> str:
+    return " ".join(f"{key}={_show(value)}" for key, value in spec.items())
 
 
 def _show(value: Scalar) -> str:
@@ -106,16 +126,23 @@ def select_cases(texts: Sequence[str], listed: Sequence[Case], optional: Sequenc
     return tuple({case.name: case for case in chosen}.values())
 
 
-def regime_cases(master: bytes, cases: Sequence[Case], regimes: Sequence[str]) -> tuple[Case, ...]:
+def regime_cases(
+    master: bytes, cases: Sequence[Case], regimes: Sequence[str], *, is_hidden: bool = False
+) -> tuple[Case, ...]:
     """The first case once in each regime that none of the cases has, the first regime being what the others are in."""
     known = {case.spec.get("regime", regimes[0] if regimes else None) for case in cases}
     left = [regime for regime in regimes if regime not in known]
-    return secret_seeds(master, [Case({**cases[0].spec, "regime": regime}) for regime in left if cases])
+    tried = [Case({**cases[0].spec, "regime": regime}) for regime in left if cases]
+    return secret_seeds(master, tried, is_hidden=is_hidden)
 
 
-def secret_seeds(master: bytes, cases: Sequence[Case]) -> tuple[Case, ...]:
+def secret_seeds(master: bytes, cases: Sequence[Case], *, is_hidden: bool = False) -> tuple[Case, ...]:
     """The same cases with seeds that nobody knows before the run: 62 bits of HMAC-SHA-256(master, case)."""
     return tuple(
-        case.with_seed(int.from_bytes(hmac.new(master, case.name.encode(), hashlib.sha256).digest()[:8], "big") >> 2)
+        replace(case.with_seed(_secret_seed(master, case)), is_hidden=is_hidden and "seed" in case.spec)
         for case in cases
     )
+
+
+def _secret_seed(master: bytes, case: Case) -> int:
+    return int.from_bytes(hmac.new(master, case.key.encode(), hashlib.sha256).digest()[:8], "big") >> 2

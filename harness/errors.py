@@ -13,6 +13,10 @@ class SubmissionError(PodiumError):
     """A submission file that cannot be read at all (missing, a folder, not UTF-8)."""
 
 
+class SeedError(PodiumError):
+    """A seed file that cannot be used, or hidden cases that cannot be had again."""
+
+
 class DeviceError(PodiumError):
     """The asked device is not there or cannot be used."""
 

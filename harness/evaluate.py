@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import re
 import secrets
@@ -43,6 +42,7 @@ from harness.record import (
     TimingClass,
 )
 from harness.replication import is_enough, lost, merge, void
+from harness.secret import Source, own_source
 from harness.timing.sampling import Pace, shared
 from harness.verify import result, verify
 
@@ -70,6 +70,13 @@ class Request:
     """Asked half-width of the score's 95 % interval, as a share of it."""
     max_seconds: float | None = None
     """About how long the timing may take at most; None for each case's own cap."""
+    source: Source | None = None
+    """What the hidden cases are made from; None for a secret of the run's own."""
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether benchmarks get seeds that nobody knows: in all that may be ranked."""
+        return self.mode == "leaderboard" and not self.cases
 
     @property
     def processes(self) -> tuple[int, int]:
@@ -111,9 +118,10 @@ class _Run:
     def __init__(self, request: Request, listen: Listener) -> None:
         self.request = request
         self.listen = listen
-        self.master = secrets.token_bytes(32)
-        self.seed = int.from_bytes(hashlib.sha256(b"order" + self.master).digest()[:8], "big")
-        self.tests, self.benchmarks = _cases(request, self.master)
+        self.source = request.source or own_source()
+        self.seed = secrets.randbits(62)
+        """Orders, and the contents of batches: another one in every run, also where the cases are the same."""
+        self.tests, self.benchmarks = _cases(request, self.source)
         self.notes: tuple[str, ...] = ()
         self.results: list[CaseResult] = []
         self.baselines = Baselines()
@@ -155,16 +163,16 @@ class _Run:
         if broken is not None or not self.benchmarks:
             self.not_run(self.benchmarks, "benchmark", broken)
             return
-        found: dict[str, list[CaseResult]] = {case.name: [] for case in self.benchmarks}
+        found: dict[str, list[CaseResult]] = {case.key: [] for case in self.benchmarks}
         budget = Budget(self.request.max_seconds)
         while True:
             loaded = heats.current[0].load() if heats.number else None
             latest = self._heat(heats, watch, loaded if isinstance(loaded, Outcome) else None, budget)
-            incomplete = heats.number >= heats.least and self._lacks_room(heats, latest)
+            incomplete = heats.number >= heats.least and self._lacks_room(heats, list(latest.values()))
             if not incomplete:
-                for each in latest:
-                    found[each.name].append(each)
-            merged, self.unsteady = void([merge(found[case.name]) for case in self.benchmarks])
+                for key, each in latest.items():
+                    found[key].append(each)
+            merged, self.unsteady = void([merge(found[case.key]) for case in self.benchmarks])
             failed = any(each.outcome.verdict != "passed" for each in merged)
             if incomplete or failed or self._is_over(heats, merged, budget):
                 break
@@ -188,9 +196,9 @@ class _Run:
         watch: Monitor | Missing,
         broken: Outcome | None,
         budget: Budget,
-    ) -> list[CaseResult]:
-        """All cases in the current heat's process, in an order of its own."""
-        found = []
+    ) -> dict[str, CaseResult]:
+        """All cases in the current heat's process, in an order of its own, by their keys."""
+        found = {}
         precision = self.request.precision
         batches = shared(len(self.benchmarks)) * (1 if precision >= PRECISION else 2)
         pace = Pace(precision / 2, batches if heats.least > 1 else None, budget.until_ns(heats))
@@ -199,8 +207,9 @@ class _Run:
         for done, case in enumerate(heats.shuffled(self.benchmarks, self.seed)):
             progress = Progress(stage, case.name, done, len(self.benchmarks))
             self.listen(progress)
-            found.append(result(case, "benchmark", broken) if broken else self._timed(heats, case, heat, progress))
-            if found[-1].outcome.verdict == "not-run" and heats.number >= heats.least:
+            each = result(case, "benchmark", broken) if broken else self._timed(heats, case, heat, progress)
+            found[case.key] = each
+            if each.outcome.verdict == "not-run" and heats.number >= heats.least:
                 break  # this process will not count
         return found
 
@@ -217,11 +226,11 @@ class _Run:
             self.listen(replace(progress, batches=batches))
 
         try:
-            baselines, forms = self.baselines.of(case, [0]), [self.forms.get(case.name)]
+            baselines, forms = self.baselines.of(case, [0]), [self.forms.get(case.key)]
             (timed,) = measure(heats.court, [heats.current[0]], case, heat, baselines, forms, tick)
         except NoRoom as too_large:
             return result(case, "benchmark", Outcome("not-run", str(too_large)))
-        self.forms[case.name] = timed.form
+        self.forms[case.key] = timed.form
         self.output_bytes[case.name] = timed.output_bytes
         self.timing_class = joined_class(self.timing_class, timed.timing_class)
         return timed.result
@@ -245,6 +254,7 @@ class _Run:
         notes += tuple(each for each in named if each != self.unsteady)
         if isinstance(watch, Missing) and self.request.device != "cpu":
             notes += (f"clocks, power and other processes are not recorded: {watch.reason}",)
+        notes += self.source.notes(heats.isolation)
         device, software = machine(court, watch)
         self.facts = {
             "device": device,
@@ -269,6 +279,8 @@ class _Run:
             stages_ns=stages_ns,
             unsteady=self.unsteady,
             precision=request.precision if self.timing_class else None,
+            secret=self.source.told if request.has_secret else None,
+            replay_of=self.source.replay_of,
             **self.facts,
         )
 
@@ -280,27 +292,33 @@ class _Run:
         )
 
 
-def _cases(request: Request, master: bytes) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
+def _cases(request: Request, source: Source) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
     """Tests and benchmarks of a run; secret seeds where a time will be ranked."""
-    secret = request.mode == "leaderboard"
-    tests, benchmarks = cases_of(request.problem, request.device, request.cases, master, secret=secret)
+    where, secret = (request.problem, request.device, request.cases), request.has_secret
+    tests, benchmarks = cases_of(*where, source.master, secret=secret, is_hidden=source.seed_file is not None)
     return tests, () if request.mode == "test" else benchmarks
 
 
 def cases_of(
-    problem: Problem, device: str, asked: tuple[Case, ...] | None, master: bytes, *, secret: bool
+    problem: Problem,
+    device: str,
+    asked: tuple[Case, ...] | None,
+    master: bytes,
+    *,
+    secret: bool,
+    is_hidden: bool = False,
 ) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
     """(tests, benchmarks): the asked ones as they are, or the problem's on a device.
 
     The problem's tests are joined by one in each further regime, on contents nobody has seen; its benchmarks get
-    `secret` seeds where asked for.
+    `secret` seeds where asked for. Both kinds of seeds stay hidden where asked for.
     """
     if asked:
         return asked, asked
     tests, benchmarks = problem.cases_on(device)
     if secret:
-        benchmarks = secret_seeds(master, benchmarks)
-    return (*tests, *regime_cases(master, tests, problem.regimes)), benchmarks
+        benchmarks = secret_seeds(master, benchmarks, is_hidden=is_hidden)
+    return (*tests, *regime_cases(master, tests, problem.regimes, is_hidden=is_hidden)), benchmarks
 
 
 def outlived(case: Case, stage: str, step: Callable[[Case], CaseResult]) -> CaseResult:

@@ -183,7 +183,7 @@ class _Blocks:
         self.sets = sets
         self.turns = turns
         self.heat = heat
-        self.draw = random.Random(f"{heat.seed} {heat.number} {case.name}")
+        self.draw = random.Random(f"{heat.seed} {heat.number} {case.key}")
         self.gates = Gates(court, heat, self.draw)
 
     @property

@@ -240,10 +240,26 @@ class CaseResult:
     judgement: Judgement | None = None
     timing: Timing | None = None
     doubts: tuple[Doubt, ...] = ()
+    is_hidden: bool = False
+    """Name and spec are without the seed, which is an organiser's secret."""
 
     def __post_init__(self) -> None:
         if self.timing is not None and self.outcome.verdict != "passed":
             raise ValueError(f"{self.name}: a time is only shown for a case that passed")
+
+
+@dataclass(frozen=True)
+class Secret:
+    """What the hidden cases of a leaderboard run were made from: a secret of its own, or an organiser's seed file."""
+
+    master: str | None = None
+    """The run's own, in hex, written down when the run was over; None where it comes from a file."""
+    commitment: str | None = None
+    """SHA-256 of the seed file, all that is kept of it; None for a secret of the run's own."""
+
+    def __post_init__(self) -> None:
+        if (self.master is None) == (self.commitment is None):
+            raise ValueError("a secret is either a run's own or a seed file's")
 
 
 @dataclass(frozen=True)
@@ -273,6 +289,10 @@ class Record:
     """Why the times of the whole run cannot be trusted, in a sentence; empty when they can."""
     precision: float | None = None
     """Asked half-width of the score's 95 % interval, as a share of it; None where nothing was timed."""
+    secret: Secret | None = None
+    """None where no case was hidden, and in records from before it was kept."""
+    replay_of: str | None = None
+    """The record whose hidden cases were run once more: they were known before, and this is never ranked."""
     format: int = FORMAT
 
     @property
@@ -287,9 +307,15 @@ class Record:
         return tuple(case for case in self.cases if case.timing is not None)
 
     @property
+    def is_rankable(self) -> bool:
+        """Whether nothing but its doubts can keep this record off a board: a whole leaderboard run that passed."""
+        is_whole = self.mode == "leaderboard" and self.replay_of is None
+        return is_whole and self.outcome.verdict == "passed" and bool(self.timed)
+
+    @property
     def is_ranked(self) -> bool:
-        """Whether this record may stand on a board: a whole leaderboard run that passed without a doubt."""
-        return self.mode == "leaderboard" and self.outcome.verdict == "passed" and not self.doubts and bool(self.timed)
+        """Whether this record stands on a board by itself, with no doubt that its owner would have to clear."""
+        return self.is_rankable and not self.doubts
 
 
 def to_dict(record: Any) -> dict[str, Any]:

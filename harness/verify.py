@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
+from typing import Literal
 
 from harness import wire
 from harness.cases import Case
@@ -31,7 +32,8 @@ def verify(pair: Pair, case: Case) -> CaseResult:
 
 def result(case: Case, stage: str, outcome: Outcome, judgement: Judgement | None = None) -> CaseResult:
     """A case's result without a time."""
-    return CaseResult(case.name, "test" if stage == "test" else "benchmark", dict(case.spec), outcome, judgement)
+    kind: Literal["test", "benchmark"] = "test" if stage == "test" else "benchmark"
+    return CaseResult(case.name, kind, dict(case.shown), outcome, judgement, is_hidden=case.is_hidden)
 
 
 def failure(report: wire.Failed) -> Outcome:

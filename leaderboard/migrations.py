@@ -14,7 +14,7 @@ from harness.errors import StoreError
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest revision in `versions/`, named here so that finding nothing to do costs no import of Alembic."""
 VERSION_TABLE = "podium_version"
 """Ours alone: a PostgreSQL database may hold other programs' Alembic tables."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean
 
-from harness.record import CaseResult, Record, Scalar, TimingClass
+from harness.record import CaseResult, Doubt, Record, Scalar, TimingClass
 from harness.statistics import Summary, summarise
 from harness.statistics import score as score_of
+from leaderboard.clearance import Clearance, open_doubts
 
 
 @dataclass(frozen=True, order=True)
@@ -53,6 +54,15 @@ class Score:
     """Geometric mean over the cases."""
     light_share: float | None
     """Geometric mean over the cases of roofline over time; None where a case has no roofline or no time."""
+    doubts: tuple[Doubt, ...] = ()
+    """The record's: it is ranked when all of them are cleared."""
+    clearances: tuple[Clearance, ...] = ()
+    """What the board's owner has cleared of them; no part of the record, and never kept with the score."""
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether it stands on its board."""
+        return not open_doubts(self.doubts, self.clearances)
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -83,8 +93,8 @@ class Board:
 
 
 def score(record: Record) -> Score | None:
-    """A record's times with their intervals; None for one that may not be ranked."""
-    if not record.is_ranked:
+    """A record's times with their intervals; None for one that could not be ranked even without its doubts."""
+    if not record.is_rankable:
         return None
     cases = tuple(_case_score(case) for case in record.timed)
     return Score(
@@ -98,6 +108,7 @@ def score(record: Record) -> Score | None:
         cases=cases,
         time=score_of([case.timing.batches for case in record.timed if case.timing is not None]),
         light_share=_light_share(cases),
+        doubts=record.doubts,
     )
 
 
@@ -119,14 +130,14 @@ def _light_share(cases: Sequence[CaseScore]) -> float | None:
 def rank(entries: Iterable[Record | Score]) -> list[Board]:
     """One board per problem, version of it, device model and timing class, by problem, the newest entry's board first.
 
-    Records that may not be ranked are left out. An author's file has one row, its best. Entries that were timed on
-    other cases (seeds aside) have no common scale: the newest entry's cases are the board's, and entries on others
-    wait until they are run again.
+    Entries that may not be ranked are left out, and so are those with a doubt that no clearance among them answers. An
+    author's file has one row, its best. Entries that were timed on other cases (seeds aside) have no common scale: the
+    newest entry's cases are the board's, and entries on others wait until they are run again.
     """
     boards: defaultdict[BoardKey, list[Score]] = defaultdict(list)
     for entry in entries:
         found = score(entry) if isinstance(entry, Record) else entry
-        if found is not None:
+        if found is not None and found.is_ranked:
             boards[found.board].append(found)
     newest = {key: max(utc(each.created) for each in scores) for key, scores in boards.items()}
     keys = sorted(sorted(boards), key=lambda key: newest[key], reverse=True)

@@ -2,7 +2,8 @@
 
 SQLAlchemy Core, on SQLite by default and on PostgreSQL by URL. Sources are kept once per content; a record's
 other data is one JSON text beside the columns that it is found by. Scores are a cache, worked out from records
-again whenever the code that works them out has changed.
+again whenever the code that works them out has changed; which doubts are cleared is no part of them, and joined
+to them whenever they are asked for.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +43,10 @@ from sqlalchemy.exc import IntegrityError
 import harness.record
 import harness.statistics
 from harness.errors import StoreError
-from harness.record import Record, from_dict, to_dict
+from harness.record import Doubt, Record, from_dict, to_dict
 from harness.statistics import Summary
 from leaderboard import migrations, ranking
+from leaderboard.clearance import Clearance, check_clear, check_undo, is_ranked
 from leaderboard.database import connect, explained, locate
 from leaderboard.ranking import BoardKey, CaseScore, Score
 
@@ -82,8 +86,17 @@ SCORES = Table(
     Column("code", String, nullable=False),
     Column("body", Text, nullable=False),
 )
+CLEARANCES = Table(
+    "clearances",
+    METADATA,
+    Column("number", Integer, ForeignKey("records.number"), primary_key=True),
+    Column("doubt", String, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("author", String, nullable=False),
+    Column("created", DateTime, nullable=False),
+)
 _MAYBE_RANKED = and_(RECORDS.c.mode == "leaderboard", RECORDS.c.verdict == "passed")
-"""What SQL can tell of Record.is_ranked."""
+"""What SQL can tell of Record.is_rankable."""
 _NEAR_AMONG = 1000
 """A mistyped id is compared with this many of the newest."""
 
@@ -163,23 +176,65 @@ class Store:
     def entries(
         self, problem: str | None = None, problem_hash: str | None = None, ranked_only: bool = False
     ) -> list[Record]:
-        """All records, or those of a problem, of one version of it, or that may be ranked; newest first."""
+        """All records, or those of a problem, of one version of it, or that are ranked; newest first."""
         query = _whole().where(*_of(problem, problem_hash), *([_MAYBE_RANKED] if ranked_only else []))
         with self.reads() as connection:
             rows = connection.execute(query.order_by(*_NEWEST_FIRST)).all()
-        records = [_record(row) for row in rows]
-        return [record for record in records if record.is_ranked] if ranked_only else records
+            cleared = _cleared(connection, *_of(problem, problem_hash)) if ranked_only else {}
+        records = [(row.number, _record(row)) for row in rows]
+        return [each for number, each in records if not ranked_only or is_ranked(each, cleared.get(number, ()))]
 
     def boards(self) -> list[BoardKey]:
         """What boards there are entries for, by problem."""
         return sorted({score.board for score in self.scores()})
 
+    # --- doubts ------------------------------------------------------------------------------------------
+
+    def clearances(self, record_id: str) -> tuple[Clearance, ...]:
+        """Which doubts of a record (its whole id) are cleared, oldest first."""
+        with self.reads() as connection:
+            found = _cleared(connection, RECORDS.c.id == record_id)
+        return next(iter(found.values()), ())
+
+    def clear(self, prefix: str, doubts: Sequence[Doubt], reason: str, author: str) -> tuple[Clearance, ...]:
+        """Clear these doubts of a record, all or none of them; what is cleared then.
+
+        StoreError for a doubt that it hasn't or that is cleared already, and for a record that no clearance would rank.
+        """
+        words = {"reason": reason, "author": author}
+        row: dict[str, Any] = {key: _text(" ".join(value.split())) for key, value in words.items()}
+        if not row["reason"]:
+            raise StoreError("a reason is empty; say why the doubt is none: whoever reads the board sees it")
+        row["created"] = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
+        with self.writes() as connection:
+            number, record, before = self._locked(connection, prefix)
+            check_clear(record, doubts, before)
+            rows = [{**row, "number": number, "doubt": doubt} for doubt in dict.fromkeys(doubts)]
+            connection.execute(insert(CLEARANCES), rows)
+            return _cleared(connection, RECORDS.c.number == number)[number]
+
+    def undo_clear(self, prefix: str, doubts: Sequence[Doubt]) -> tuple[Clearance, ...]:
+        """Take clearances of a record back, all or none of them; what is cleared then. StoreError for one not there."""
+        with self.writes() as connection:
+            number, record, before = self._locked(connection, prefix)
+            check_undo(record, doubts, before)
+            own = and_(CLEARANCES.c.number == number, CLEARANCES.c.doubt.in_(doubts))
+            connection.execute(delete(CLEARANCES).where(own))
+            return _cleared(connection, RECORDS.c.number == number).get(number, ())
+
+    def _locked(self, connection: Connection, prefix: str) -> tuple[int, Record, tuple[Clearance, ...]]:
+        """A record, and what is cleared of it: until the transaction ends, no other one changes that."""
+        query = _whole().where(RECORDS.c.id == self._id(connection, prefix)).with_for_update(of=RECORDS)
+        row = connection.execute(query).one()
+        return row.number, _record(row), _cleared(connection, RECORDS.c.number == row.number).get(row.number, ())
+
     # --- scores ------------------------------------------------------------------------------------------
 
     def scores(self, problem: str | None = None, problem_hash: str | None = None) -> list[Score]:
-        """ranking.score of all records that may be ranked (or a problem's, or of one version of it), newest first.
+        """ranking.score of all records that are ranked (or a problem's, or of one version of it), newest first.
 
         Much faster than to work them out from `entries`: only new records are, and all after a change of that code.
+        A score is kept whatever is cleared of its record, which is looked up each time.
         """
         code = _scoring_code()
         cached = and_(SCORES.c.number == RECORDS.c.number, SCORES.c.code == code)
@@ -189,9 +244,10 @@ class Store:
             bodies: dict[int, str] = {number: body for number, body in connection.execute(query)}
             missing = [number for number, body in bodies.items() if body is None]
             fresh = {number: _scored(connection, number) for number in missing}
+            cleared = _cleared(connection, *_of(problem, problem_hash))
         self._cache(fresh, code)
-        found = (_score(body) for body in (bodies | fresh).values())
-        return [each for each in found if each is not None]
+        found = (_score(body, cleared.get(number, ())) for number, body in (bodies | fresh).items())
+        return [each for each in found if each is not None and each.is_ranked]
 
     def _cache(self, bodies: dict[int, str], code: str) -> None:
         if not bodies:
@@ -230,7 +286,7 @@ def _of(problem: str | None, problem_hash: str | None) -> list[Any]:
 
 
 def _whole() -> Select[Any]:
-    return select(RECORDS.c.id, RECORDS.c.body, SOURCES.c.text).select_from(RECORDS.join(SOURCES))
+    return select(RECORDS.c.number, RECORDS.c.id, RECORDS.c.body, SOURCES.c.text).select_from(RECORDS.join(SOURCES))
 
 
 def _row(record: Record) -> dict[str, Any]:
@@ -248,9 +304,13 @@ def _row(record: Record) -> dict[str, Any]:
         "filename": record.submission.filename,
         "sha256": record.submission.sha256,
     }
-    # A file's name may hold bytes that are no text; the body, in ASCII, keeps them.
-    row: dict[str, Any] = {key: value.encode("utf-8", "replace").decode() for key, value in columns.items()}
+    row: dict[str, Any] = {key: _text(value) for key, value in columns.items()}
     return row | {"created": ranking.utc(record.created), "body": json.dumps(data, allow_nan=False)}
+
+
+def _text(value: str) -> str:
+    """What a database takes: a file's name or an argument may hold bytes that are no text; the body keeps them."""
+    return value.encode("utf-8", "replace").decode()
 
 
 def _keep_source(connection: Connection, sha256: str, text: str) -> None:
@@ -267,19 +327,30 @@ def _record(row: Any) -> Record:
         raise StoreError(f"record {row.id} was written by another Podium, try updating this one: {error}") from error
 
 
+def _cleared(connection: Connection, *wanted: Any) -> dict[int, tuple[Clearance, ...]]:
+    """The clearances of the wanted records, by the record's number, oldest first."""
+    query = select(CLEARANCES).select_from(CLEARANCES.join(RECORDS)).where(*wanted)
+    found: defaultdict[int, tuple[Clearance, ...]] = defaultdict(tuple)
+    for row in connection.execute(query.order_by(CLEARANCES.c.created, CLEARANCES.c.doubt)):
+        created = row.created.replace(tzinfo=UTC).isoformat(timespec="seconds")
+        found[row.number] += (Clearance(row.doubt, row.reason, row.author, created),)
+    return dict(found)
+
+
 def _scored(connection: Connection, number: int) -> str:
     row = connection.execute(_whole().where(RECORDS.c.number == number)).one()
     found = ranking.score(_record(row))
     return json.dumps(None if found is None else to_dict(found), allow_nan=False)
 
 
-def _score(body: str) -> Score | None:
+def _score(body: str, clearances: tuple[Clearance, ...]) -> Score | None:
     """What `_scored` wrote, by this very code: there is no need to check each field, and many to read."""
     data = json.loads(body)
     if data is None:
         return None
     cases = tuple(CaseScore(**{**each, "time": Summary(**each["time"])}) for each in data["cases"])
-    return Score(**{**data, "board": BoardKey(**data["board"]), "cases": cases, "time": Summary(**data["time"])})
+    kept = {**data, "board": BoardKey(**data["board"]), "cases": cases, "time": Summary(**data["time"])}
+    return Score(**{**kept, "doubts": tuple(data["doubts"]), "clearances": clearances})
 
 
 def _scoring_code() -> str:

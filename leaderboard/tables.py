@@ -10,6 +10,7 @@ from rich.text import Text
 
 from harness.record import CaseResult, Doubt, Record, Scalar
 from harness.statistics import Summary, claimed_ns, score, summarise
+from leaderboard.clearance import Clearance, open_doubts
 from leaderboard.grid import Column, Grid, Line
 from leaderboard.ranking import Board, Row
 
@@ -188,14 +189,15 @@ def _notes(case: CaseResult, said_before: Collection[str] = ()) -> list[Text]:
     elif case.outcome.verdict != "passed":
         notes.append(Text(plain(case.outcome.message)))
         if case.outcome.verdict != "not-run":
-            notes.append(Text(f"to run it alone: --case '{plain(case.name)}'", "dim"))
+            what = "its sizes on other contents" if case.is_hidden else "it alone"
+            notes.append(Text(f"to run {what}: --case '{plain(case.name)}'", "dim"))
     elif case.judgement is not None and case.judgement.gpumode == "fail":
         notes.append(Text(plain(f"the published check refuses it: {case.judgement.gpumode_message}"), "yellow"))
     return notes
 
 
-def summary_lines(record: Record) -> list[Text]:
-    """The verdict and the score, where they hold, and remarks."""
+def summary_lines(record: Record, clearances: Sequence[Clearance] = ()) -> list[Text]:
+    """The verdict and the score, where they hold, what is cleared of its doubts, and remarks."""
     device = plain(record.device.model + (f" ({record.device.architecture})" if record.device.architecture else ""))
     lines = [_verdict_line(record)]
     wanting = ""
@@ -209,19 +211,29 @@ def summary_lines(record: Record) -> list[Text]:
         lines.append(Text(f"{CLASSES[record.timing_class]}; {device}", "dim"))
     else:
         lines.append(Text(device, "dim"))
-    if record.doubts:
-        lines.append(Text("passed with doubts, and therefore not ranked", "yellow"))
+    lines += doubt_lines(record, clearances)
     if record.unsteady:
         lines.append(Text(plain(f"the times cannot be trusted: {record.unsteady}"), "yellow"))
     elif wanting:
         lines.append(Text(wanting, "dim"))
     missing = ", ".join(layer.name for layer in record.isolation if not layer.applied)
     lines += [Text(plain(f"not isolated by: {missing}"), "dim")] if missing else []
+    if record.secret is not None and record.secret.commitment is not None:
+        lines.append(Text(plain(f"hidden cases of the seed file with SHA-256 {record.secret.commitment}"), "dim"))
     lines += [Text(plain(note), "dim") for note in record.notes]
     if record.output.strip() and record.outcome.verdict != "passed":
         last = "\n".join(record.output.strip().splitlines()[-10:])[-2000:]
         lines.append(Text(f"it printed:\n{plain(last)}", "dim"))
     return lines
+
+
+def doubt_lines(record: Record, clearances: Sequence[Clearance]) -> list[Text]:
+    """Whether its doubts keep a record off the board, and what was cleared of them; nothing where it has none."""
+    left = open_doubts(record.doubts, clearances)
+    lines = [Text(f"passed with doubts, and therefore not ranked: {', '.join(left)}", "yellow")] if left else []
+    if record.doubts and not left:
+        lines.append(Text("passed with doubts, all of them cleared, and therefore ranked", "yellow"))
+    return [*lines, *(Text(plain(f"{each.doubt}: cleared {each}"), "yellow") for each in clearances)]
 
 
 def _wanting(record: Record, found: Summary) -> str:
@@ -280,7 +292,7 @@ def _board_cells(row: Row) -> Cells:
     return {
         "rank": _rank(row),
         "id": score.record_id,
-        "file": score.filename + ("*" if score.is_baseline else ""),
+        "file": score.filename + ("*" if score.is_baseline else "") + ("†" if score.clearances else ""),
         "author": score.author,
         "score": time_of(score.time),
         "95 %": spread(score.time),
@@ -296,7 +308,8 @@ def _board_notes(board: Board) -> list[str]:
         notes.append("* the shipped torch baseline")
     if any(row.rank != row.rank_to for row in board.rows):
         notes.append("a range of ranks: the 95 % intervals overlap")
-    return notes
+    cleared = [(row.score.record_id, each) for row in board.rows for each in row.score.clearances]
+    return notes + [plain(f"† {record_id}: {each.doubt}, cleared {each}") for record_id, each in cleared]
 
 
 def _rank(row: Row) -> str:

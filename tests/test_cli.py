@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import signal
@@ -11,12 +12,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
+import records
 from click.testing import Result
 
 import cli
-from harness.record import Record, from_dict
+from harness.evaluate import cases_of
+from harness.problem import load_problem
+from harness.record import Doubt, Record, from_dict
+from harness.secret import SeedFile, source_of
+from leaderboard.store import open_store
 
 ROOT = Path(__file__).resolve().parents[1]
 PROBLEM = str(ROOT / "tests" / "problems" / "doubling")
@@ -54,6 +61,7 @@ def test_submit_records_a_right_kernel_and_the_board_shows_it(podium: Podium, tm
     assert podium("show", record_id[:5], "--code").stdout == RIGHT
     assert "score" in podium("show", record_id).stdout
     again = json.loads(podium("show", record_id, "--json").stdout)
+    assert [again.pop(key) for key in ("doubts", "clearances", "is_ranked")] == [[], [], True]
     assert from_dict(Record, again).id == record_id
 
 
@@ -167,8 +175,24 @@ def test_a_case_of_one_s_own_is_run_and_not_recorded(podium: Podium, tmp_path: P
         (["show", "00000000"], "there is no record '00000000'"),
         (["show", "a%b"], "there is no record 'a%b'"),
         (["show"], "Missing argument 'ID'"),
+        (["clear", "00", "--doubt", "async-work", "--reason", "x"], "there is no record '00'"),
+        (["clear", "00", "--doubt", "slow", "--reason", "x"], "'slow' is not one of 'clocks-disagree', 'below-roof"),
+        (["clear", "00", "--reason", "x"], "Missing option '--doubt'"),
+        (["clear", "00", "--doubt", "async-work"], "--reason is missing: say why the doubt is none"),
+        (["clear", "00", "--doubt", "async-work", "--reason", "x", "--undo"], "--undo takes no --reason"),
         (["submit", "kernel.py", "--mode", "fast"], "'fast' is not one of 'test', 'benchmark', 'leaderboard'"),
         (["frobnicate"], "No such command 'frobnicate'"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--seed-file", "s", "--mode", "test"], "and --mode test has none"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--seed-file", "s", "--case", "rows=4"], "--case names open ones"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--replay", "3f", "--mode", "benchmark"], "--mode benchmark has none"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--replay", "3f", "--case", "rows=4"], "--case names open ones"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--replay", "3f"], "there is no record '3f'"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--seed-file", "no"], "no does not exist; `podium seed no` makes one"),
+        (["submit", "kernel.py", "-p", PROBLEM, "--seed-file", "short.seed"], "has 5 bytes, which could be guessed"),
+        (["seed", "kernel.py"], "kernel.py exists already and is left as it is; `podium seed kernel.py --commit`"),
+        (["seed", "no/where"], "no/where cannot be written: No such file or directory"),
+        (["seed", "no", "--commit"], "no does not exist; `podium seed no` makes one"),
+        (["seed", ".", "--commit"], ". is a folder; name a file in it"),
         (["start", "nothing_like_it"], "there is no problem 'nothing_like_it'"),
         (["start", "fp4_gemm", "kernel.py"], "kernel.py exists already"),
         (["problems", "nope"], "there is no problem 'nope'"),
@@ -179,6 +203,7 @@ def test_a_mistake_is_one_line_and_exit_code_one(
 ) -> None:
     kernel(tmp_path)
     (tmp_path / "latin.py").write_bytes(b"# ok\n# caf\xe9\n")
+    (tmp_path / "short.seed").write_text("short")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "task.yml").write_text("tests: []\n")
     if "submit" in arguments:
@@ -213,6 +238,137 @@ def test_a_reference_that_raises_is_the_problem_s_fault(podium: Podium, tmp_path
     result = podium("submit", kernel(tmp_path), "-p", str(folder), "--device", "cpu")
     assert result.exit_code == 1
     assert "problem odd failed in its own code at 'stage': KeyError: 'x' (reference.py:" in one_line(result)
+
+
+# --- hidden cases ------------------------------------------------------------------------------------------
+
+
+def test_a_contest_s_secret_is_made_published_by_its_hash_and_kept_nowhere_else(podium: Podium, tmp_path: Path) -> None:
+    made = podium("seed", "contest.seed")
+    content = (tmp_path / "contest.seed").read_bytes()
+    commitment = hashlib.sha256(content).hexdigest()
+    assert (made.exit_code, made.stdout.splitlines()[1]) == (0, commitment)
+    assert content.decode().strip() not in made.output
+    assert podium("seed", "contest.seed", "--commit").stdout == f"{commitment}\n"
+    as_json = json.loads(podium("seed", "contest.seed", "--commit", "--json").stdout)
+    assert as_json == {"file": "contest.seed", "commitment": commitment}
+
+    arguments = ("submit", kernel(tmp_path), "-p", PROBLEM, "--device", "cpu", "--seed-file", "contest.seed")
+    result = podium(*arguments)
+    assert result.exit_code == 0, result.output
+    assert f"SHA-256 {commitment}" in " ".join(result.stdout.split())
+    record_id = result.stdout.split("recorded as ")[1].split()[0]
+    shown = podium("show", record_id, "--json").stdout
+    record = json.loads(shown)
+    assert record["secret"] == {"master": None, "commitment": commitment}
+    assert [case["name"] for case in record["cases"]] == [
+        "rows=4 columns=32 seed=1", "rows=3 columns=7 seed=2", "rows=70 columns=8 seed=3",
+        "rows=4 columns=32", "rows=3 columns=7", "rows=70 columns=8",
+    ]  # fmt: skip
+
+    problem = load_problem(Path(PROBLEM))
+    source = source_of(problem, "cpu", SeedFile(content))
+    _, benchmarks = cases_of(problem, "cpu", None, source.master, secret=True)
+    told = [source.master.hex(), content.decode().strip(), *(str(case.spec["seed"]) for case in benchmarks)]
+    database = b"".join(path.read_bytes() for path in (tmp_path / "home").glob("podium.db*"))
+    board = podium("board", PROBLEM, "--json").stdout
+    assert record_id in board
+    assert [text for text in told if text in shown + board + result.output or text.encode() in database] == []
+
+    assert "are of a seed file" in one_line(podium(*arguments[:-2], "--replay", record_id))
+    again = json.loads(podium(*arguments, "--replay", record_id, "--json").stdout)
+    assert (again["replay_of"], again["secret"]) == (record_id, record["secret"])
+    assert [case["name"] for case in again["cases"]] == [case["name"] for case in record["cases"]]
+
+
+def test_the_hidden_cases_of_a_record_are_run_once_more_and_not_recorded(podium: Podium, tmp_path: Path) -> None:
+    arguments = ("submit", kernel(tmp_path), "-p", PROBLEM, "--device", "cpu")
+    first = json.loads(podium(*arguments, "--json").stdout)
+    assert len(bytes.fromhex(first["secret"]["master"])) == 32
+    again = json.loads(podium(*arguments, "--replay", first["id"][:6], "--json").stdout)
+    assert [case["name"] for case in again["cases"]] == [case["name"] for case in first["cases"]]
+    assert again["replay_of"] == first["id"] != again["id"]
+    shown = podium(*arguments, "--replay", first["id"])
+    assert shown.exit_code == 0
+    assert f"the hidden cases of record {first['id']} once more: shown, not recorded" in " ".join(shown.stdout.split())
+    assert "recorded as" not in shown.stdout
+    assert [each.id for each in open_store(home=tmp_path / "home").entries()] == [first["id"]]
+
+
+# --- clear -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def doubted(tmp_path: Path) -> str:
+    """The id of a record in the board's database that two doubts keep from being ranked."""
+    problem_hash = load_problem(Path(PROBLEM)).content_hash
+    results = [
+        records.case(doubts=("input-modified",)),
+        records.case(timed=records.timing(1000.0), doubts=("async-work",)),
+    ]
+    doubtful = records.record("d0d0d0d0", results, problem="doubling", problem_hash=problem_hash)
+    open_store(home=tmp_path / "home").add(doubtful)
+    return doubtful.id
+
+
+def test_the_doubts_that_clear_takes_are_all_there_are() -> None:
+    assert get_args(Doubt) == cli.DOUBTS
+
+
+def test_clear_ranks_a_record_and_everybody_sees_why(
+    podium: Podium, doubted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.submission.default_author", lambda: "ada")
+    result = podium("clear", "d0", "--doubt", "async-work", "--reason", "a daemon of the driver's")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[:2] == [
+        "d0d0d0d0: kernel.py by ada on doubling",
+        "passed with doubts, and therefore not ranked: input-modified",
+    ]
+    assert lines[2].startswith("async-work: cleared by ada on 20")
+    assert "no ranked entries" in podium("board", PROBLEM).stdout
+
+    result = podium("clear", "d0", "--doubt", "input-modified", "--reason", "it is scratch", "--json")
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["id"], answer["is_ranked"]) == (0, doubted, True)
+    assert answer["doubts"] == ["input-modified", "async-work"]
+    shown = [(each["doubt"], each["reason"], each["author"]) for each in answer["clearances"]]
+    assert sorted(shown) == [
+        ("async-work", "a daemon of the driver's", "ada"),
+        ("input-modified", "it is scratch", "ada"),
+    ]
+
+    (board,) = json.loads(podium("board", PROBLEM, "--json").stdout)
+    (row,) = board["rows"]
+    assert (row["score"]["doubts"], row["score"]["clearances"]) == (answer["doubts"], answer["clearances"])
+    text = " ".join(podium("board", PROBLEM).stdout.split())
+    assert "kernel.py†" in text
+    assert "† d0d0d0d0: input-modified, cleared by ada on 20" in text and "UTC: it is scratch" in text
+
+    again = json.loads(podium("show", "d0", "--json").stdout)
+    assert {key: again[key] for key in answer} == answer
+    text = " ".join(podium("show", "d0").stdout.split())
+    assert "passed with doubts, all of them cleared, and therefore ranked" in text
+    assert "UTC: a daemon of the driver's" in text
+
+
+def test_a_doubt_is_cleared_once_and_the_clearance_can_be_taken_back(podium: Podium, doubted: str) -> None:
+    both = ("clear", "d0", "--doubt", "async-work", "--doubt", "input-modified", "--doubt", "async-work")
+    assert podium(*both, "--reason", "fine").exit_code == 0
+    again = podium("clear", "d0", "--doubt", "async-work", "--reason", "fine")
+    assert again.exit_code == 1
+    assert one_line(again).startswith("async-work of record d0d0d0d0 is cleared already, by ")
+    back = podium("clear", "d0", "--doubt", "async-work", "--undo", "--json")
+    answer = json.loads(back.stdout)
+    assert (back.exit_code, answer["is_ranked"]) == (0, False)
+    assert [each["doubt"] for each in answer["clearances"]] == ["input-modified"]
+    assert "no ranked entries" in podium("board", PROBLEM).stdout
+    twice = podium("clear", "d0", "--doubt", "async-work", "--undo")
+    assert (twice.exit_code, one_line(twice)) == (
+        1,
+        "async-work of record d0d0d0d0 is not cleared, so there is nothing to undo",
+    )
 
 
 # --- the others --------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 from records import CPU, H200, MI355X, batch, case, cases, judgement, record, spec, submission, timing
 
-from harness.record import Record, Timing, from_dict, to_dict
+from harness.record import Doubt, Record, Timing, from_dict, to_dict
+from leaderboard.clearance import Clearance
 from leaderboard.ranking import Board, BoardKey, Score, rank, score, utc
 
 
@@ -63,17 +64,28 @@ def test_the_matched_precisions_are_those_of_the_timed_cases_by_name() -> None:
 
 
 def test_what_may_not_be_ranked_has_no_score() -> None:
-    doubted = case(spec(16), timing(1000.0), doubts=("clocks-disagree",))
     failed = case(spec(32), verdict="wrong", message="row 3 is off")
     for unranked in (
         record(mode="benchmark"),
         record(mode="test"),
-        record(results=[doubted]),
         record(results=[case(spec(16), timing(1000.0)), failed]),
         record(results=[case()]),
     ):
         assert score(unranked) is None
         assert rank([unranked]) == []
+
+
+def test_a_doubt_keeps_a_score_off_the_board_until_it_is_cleared() -> None:
+    doubts: tuple[Doubt, ...] = ("clocks-disagree", "async-work")
+    doubted = record(results=[case(spec(16), timing(1000.0), doubts=doubts)])
+    found = score(doubted)
+    assert found is not None
+    first, second = (Clearance(each, "the driver's", "ada", "2026-12-03T09:10:11+00:00") for each in doubts)
+    ranked = {kept: rank([replace(found, clearances=kept)]) for kept in ((), (first,), (first, second))}
+    assert [len(boards) for boards in ranked.values()] == [0, 0, 1]
+    assert rank([doubted]) == []
+    cleared = replace(found, clearances=(first, second))
+    assert from_dict(Score, json.loads(json.dumps(to_dict(cleared)))) == cleared
 
 
 def test_a_score_goes_to_json_and_comes_back() -> None:

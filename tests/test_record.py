@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.record import Batch, CaseResult, Outcome, Record, Timing, from_dict, to_dict
+from harness.record import Batch, CaseResult, Outcome, Record, Secret, Timing, from_dict, to_dict
 
 BATCH = Batch(4, 5000, 1000, (900.0, 1100.5), "REER", (2400, 500, 500, 2600))
 PASSED = CaseResult("n=1", "benchmark", {"n": 1, "causal": True}, Outcome("passed"), None, Timing((BATCH,), 100.0))
@@ -54,6 +54,19 @@ def test_what_is_no_record_names_the_field(changes: dict[str, Any], because: str
         from_dict(Record, data(**changes))
 
 
+def test_a_record_from_before_there_were_secrets_is_read() -> None:
+    record = from_dict(Record, data())
+    assert (record.secret, record.replay_of, record.cases[0].is_hidden) == (None, None, False)
+
+
+def test_a_secret_is_a_run_s_own_or_a_file_s() -> None:
+    for secret in (Secret(master="ab"), Secret(commitment="cd")):
+        assert from_dict(Record, data(secret=to_dict(secret))).secret == secret
+    for impossible in ({}, {"master": "ab", "commitment": "cd"}):
+        with pytest.raises(ValueError, match="a secret is either a run's own or a seed file's"):
+            Secret(**impossible)
+
+
 def test_a_missing_field_is_named() -> None:
     plain = data()
     del plain["outcome"]
@@ -86,6 +99,7 @@ def test_a_failure_says_why_and_has_no_time() -> None:
         ({"outcome": {"verdict": "wrong", "message": "no", "stage": ""}}, False),
         ({"cases": [to_dict(PASSED) | {"doubts": ["clocks-disagree"]}]}, False),
         ({"cases": [to_dict(PASSED) | {"timing": None}]}, False),
+        ({"replay_of": "0000abcd"}, False),
     ],
 )
 def test_only_a_whole_passed_undoubted_leaderboard_run_is_ranked(changes: dict[str, Any], ranked: bool) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -18,6 +19,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ from records import CPU, MI355X, batch, case, cases, record, spec, submission
 from sqlalchemy import event
 
 from harness.errors import StoreError
-from harness.record import Outcome, Timing
+from harness.record import Doubt, Outcome, Record, Timing
 from leaderboard import database, migrations, ranking, store
 from leaderboard.ranking import BoardKey, rank
 from leaderboard.store import Store, open_store
@@ -224,6 +226,113 @@ def test_a_score_is_worked_out_once_until_its_code_changes(kept: Store, monkeypa
     assert (kept.scores(), len(worked)) == (first, 4)
 
 
+# --- clearances --------------------------------------------------------------------------------------------
+
+
+def doubted(name: str, *doubts: Doubt, **changes: object) -> Record:
+    """A record that would be ranked but for these doubts."""
+    *others, last = cases(8212.0, 28585.0, 177157.0)
+    return record(name, [*others, replace(last, doubts=doubts)], by=submission(f"{name}.py"), **changes)  # type: ignore[arg-type]
+
+
+def ranked(kept: Store) -> list[str]:
+    """Whose scores there are: the same records that `entries` says are ranked, and that stand on boards."""
+    ids = sorted(each.record_id for each in kept.scores())
+    assert ids == sorted(each.id for each in kept.entries(ranked_only=True))
+    assert ids == sorted(row.score.record_id for board in rank(kept.scores()) for row in board.rows)
+    return ids
+
+
+def test_a_record_is_ranked_once_all_its_doubts_are_cleared_and_stays_as_it_was(kept: Store) -> None:
+    before = doubted("a", "clocks-disagree", "async-work")
+    kept.add(before)
+    kept.add(doubted("b", "async-work"))
+    kept.add(record("c"))
+    (first,) = kept.clear("a", ["clocks-disagree"], "events are off here", "ada")
+    assert (first.doubt, first.reason, first.author) == ("clocks-disagree", "events are off here", "ada")
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(first.created)) < timedelta(minutes=1)
+    assert ranked(kept) == ["c"]
+    both = kept.clear("a", ["async-work"], "a daemon of the driver's", "bob")
+    assert [(each.doubt, each.author) for each in both] == [("async-work", "bob"), ("clocks-disagree", "ada")]
+    assert ranked(kept) == ["a", "c"]
+    assert kept.get("a") == before
+    assert (kept.clearances("a"), kept.clearances("b"), kept.clearances("c")) == (both, (), ())
+    (score,) = [each for each in kept.scores() if each.record_id == "a"]
+    assert (score.doubts, score.clearances) == (("clocks-disagree", "async-work"), both)
+
+
+def test_a_device_that_was_unsteady_can_be_cleared_as_any_doubt(kept: Store) -> None:
+    kept.add(replace(record("a"), unsteady="another process used the GPU during 30 % of the batches"))
+    assert ranked(kept) == []
+    kept.clear("a", ["unsteady-device"], "it only slept", "ada")
+    assert ranked(kept) == ["a"]
+
+
+def test_a_clearance_taken_back_is_gone(kept: Store) -> None:
+    kept.add(doubted("a", "clocks-disagree", "async-work"))
+    _, second = kept.clear("a", ["clocks-disagree", "async-work"], "both are the driver's", "ada")
+    assert ranked(kept) == ["a"]
+    assert kept.undo_clear("a", ["async-work"]) == (second,)
+    assert ranked(kept) == []
+    kept.clear("a", ["async-work"], "looked again", "bob")
+    assert ranked(kept) == ["a"]
+    assert kept.undo_clear("a", ["async-work", "clocks-disagree"]) == ()
+    assert ranked(kept) == []
+
+
+def test_clearing_works_no_score_out_again(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    worked: list[str] = []
+    real = ranking.score
+    monkeypatch.setattr(ranking, "score", lambda found: worked.append(found.id) or real(found))
+    kept.add(doubted("a", "async-work"))
+    kept.add(record("b"))
+    assert (ranked(kept), sorted(worked)) == (["b"], ["a", "b"])
+    kept.clear("a", ["async-work"], "the driver's", "ada")
+    assert (ranked(kept), sorted(worked)) == (["a", "b"], ["a", "b"])
+    kept.undo_clear("a", ["async-work"])
+    assert (ranked(kept), sorted(worked)) == (["b"], ["a", "b"])
+
+
+def test_what_cannot_be_cleared_says_why_and_clears_nothing(kept: Store) -> None:
+    kept.add(doubted("a", "clocks-disagree", "async-work"))
+    kept.add(doubted("b", "async-work", mode="benchmark"))
+    kept.add(record("c", [case(spec(8), doubts=("async-work",)), case(spec(16), verdict="wrong", message="row 3")]))
+    kept.add(record("d", [case(spec(8), doubts=("async-work",))]))
+    kept.add(record("e"))
+    kept.add(replace(doubted("f", "async-work"), replay_of="a"))
+    kept.clear("a", ["clocks-disagree"], "events are off", "ada")
+    for doubts, name, message in (
+        (["async-work"], "x", "there is no record 'x'; the newest are f, e, d"),
+        (["async-work"], "b", "record b is of a benchmark run: no clearance would put it on a board"),
+        (["async-work"], "c", "record c did not pass (wrong): no clearance would put it on a board"),
+        (["async-work"], "d", "record d has no times: no clearance would put it on a board"),
+        (["async-work"], "f", "record f is a replay of a: no clearance would put it on a board"),
+        (["async-work"], "e", "record e has no doubt async-work; it has none at all"),
+        (["async-work", "below-roofline"], "a", "a has no doubt below-roofline; its doubts are clocks-disagree, async"),
+        (["async-work", "clocks-disagree"], "a", "clocks-disagree of record a is cleared already, by ada on 20"),
+    ):
+        with pytest.raises(StoreError, match=re.escape(message)):
+            kept.clear(name, doubts, "why not", "bob")  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match="a reason is empty; say why the doubt is none"):
+        kept.clear("a", ["async-work"], " \t ", "bob")
+    for undone, message in (
+        (["async-work"], "async-work of record a is not cleared, so there is nothing to undo"),
+        (["clocks-disagree", "async-work"], "async-work of record a is not cleared"),
+        (["below-roofline"], "record a has no doubt below-roofline"),
+    ):
+        with pytest.raises(StoreError, match=message):
+            kept.undo_clear("a", undone)  # type: ignore[arg-type]
+    assert [each.doubt for each in kept.clearances("a")] == ["clocks-disagree"]
+    assert ranked(kept) == ["e"]
+
+
+def test_a_reason_that_is_no_text_is_kept_as_one_line(kept: Store) -> None:
+    kept.add(doubted("a", "async-work"))
+    (found,) = kept.clear("a", ["async-work"], "two\nlines\tand " + os.fsdecode(b"caf\xe9"), "adá")
+    assert (found.reason, found.author) == ("two lines and caf?", "adá")
+    assert kept.clearances("a") == (found,)
+
+
 # --- where it is -------------------------------------------------------------------------------------------
 
 
@@ -265,21 +374,33 @@ def test_head_names_the_newest_revision() -> None:
     assert migrations.revisions().get_current_head() == migrations.HEAD
 
 
-def with_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
-    """As if there were a second revision, "0002", that does `body`."""
+NOW = migrations.HEAD
+
+
+def with_revisions(folder: Path, monkeypatch: pytest.MonkeyPatch, head: str, further: str = "") -> None:
+    """As if `head` were the newest revision: one of ours, or the one whose text is `further`."""
     from alembic.script import ScriptDirectory
 
-    versions = tmp_path / "versions"
+    versions = folder / "versions"
     versions.mkdir()
-    shutil.copy(ROOT / "leaderboard" / "versions" / "r0001_records.py", versions)
-    (versions / "r0002_more.py").write_text(
-        "import sqlalchemy as sa\nfrom alembic import op\nrevision, down_revision = '0002', '0001'\n"
+    for file in (ROOT / "leaderboard" / "versions").glob("r*.py"):
+        if file.name[1:5] <= head:
+            shutil.copy(file, versions)
+    if further:
+        (versions / f"r{head}_more.py").write_text(further)
+    monkeypatch.setattr(migrations, "HEAD", head)
+    monkeypatch.setattr(
+        migrations, "revisions", lambda: ScriptDirectory(str(folder), version_locations=[str(versions)])
+    )
+
+
+def with_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    """As if there were one revision more, "9000", that does `body`."""
+    text = (
+        f"import sqlalchemy as sa\nfrom alembic import op\nrevision, down_revision = '9000', '{NOW}'\n"
         f"def upgrade():\n    op.add_column('records', sa.Column('extra', sa.String))\n    {body}\n"
     )
-    monkeypatch.setattr(migrations, "HEAD", "0002")
-    monkeypatch.setattr(
-        migrations, "revisions", lambda: ScriptDirectory(str(tmp_path), version_locations=[str(versions)])
-    )
+    with_revisions(tmp_path, monkeypatch, "9000", text)
 
 
 def version_and_columns(kept: Store) -> tuple[str | None, bool]:
@@ -293,10 +414,10 @@ def test_an_older_database_is_brought_up_to_date_and_keeps_its_records(
 ) -> None:
     kept = open_store(url)
     kept.add(record("old"))
-    assert version_and_columns(kept) == ("0001", False)
+    assert version_and_columns(kept) == (NOW, False)
     with_revision(tmp_path, monkeypatch, "pass")
     newer = open_store(url)
-    assert version_and_columns(newer) == ("0002", True)
+    assert version_and_columns(newer) == ("9000", True)
     assert newer.get("old") == record("old")
 
 
@@ -306,13 +427,32 @@ def test_a_revision_that_fails_leaves_nothing_of_itself(
     kept = open_store(url)
     with_revision(tmp_path, monkeypatch, "op.drop_table('nowhere')")
     assert "nowhere" in refusal(url)
-    assert version_and_columns(kept) == ("0001", False)
+    assert version_and_columns(kept) == (NOW, False)
+
+
+def test_records_from_before_there_were_clearances_are_kept_and_can_be_cleared(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        with_revisions(tmp_path, before, "0001")
+        old = open_store(url)
+        old.add(record("plain"))
+        old.add(doubted("doubted", "async-work"))
+        with old.writes() as connection:  # as its Podium scored them: what has a doubt has no score
+            connection.execute(sa.insert(store.SCORES).values(number=2, code="old", body="null"))
+            assert (migrations.current(connection), sa.inspect(connection).has_table("clearances")) == ("0001", False)
+    kept = open_store(url)
+    assert version_and_columns(kept) == (NOW, False)
+    assert kept.entries() == old.entries() == [doubted("doubted", "async-work"), record("plain")]
+    assert [each.record_id for each in kept.scores()] == ["plain"]
+    kept.clear("doubted", ["async-work"], "it is the profiler's", "ada")
+    assert sorted(each.record_id for each in kept.scores()) == ["doubted", "plain"]
 
 
 def test_a_newer_database_is_refused(kept: Store, url: str) -> None:
     with kept.writes() as connection:
         connection.exec_driver_sql(f"UPDATE {migrations.VERSION_TABLE} SET version_num = '9999'")
-    assert "was made by a newer Podium (its schema is 9999, this one knows 0001): update Podium" in refusal(url)
+    assert f"was made by a newer Podium (its schema is 9999, this one knows {NOW}): update Podium" in refusal(url)
 
 
 def test_a_record_of_another_layout_is_named(kept: Store) -> None:
@@ -535,6 +675,59 @@ def test_a_kill_at_any_moment_loses_nothing_acknowledged(url: str) -> None:
         assert set(acknowledged) <= ids
         assert len(ids) <= len(acknowledged) + index + 1  # each kill may have come between keeping and saying so
         kept.close()
+
+
+CLEARER = """
+import os, signal, sys
+sys.path[:0] = [{root!r}, {tests!r}]
+from harness.errors import StoreError
+from leaderboard import store
+kept = store.open_store({url!r})
+print("ready", flush=True)
+sys.stdin.readline()
+if sys.argv[1] == "killed":
+    looked, real = [], store._cleared
+    def look(*arguments):
+        looked.append(1)
+        return real(*arguments) if len(looked) == 1 else os.kill(os.getpid(), signal.SIGKILL)
+    store._cleared = look  # the second look is after both are written
+try:
+    print(*(each.author for each in kept.clear("a", ["async-work", "clocks-disagree"], "why", sys.argv[1])))
+except StoreError as error:
+    print(error)
+"""
+
+
+def clearers(url: str, *names: str) -> list[tuple[int, str]]:
+    """Processes that clear both doubts of record a at once: how each ended, and what it said."""
+    code = CLEARER.format(root=str(ROOT), tests=str(ROOT / "tests"), url=url)
+    pipes: dict[str, int] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    started = [subprocess.Popen([sys.executable, "-c", code, name], text=True, **pipes) for name in names]  # type: ignore[call-overload]
+    for process in started:
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        go(process)
+    ends = [process.communicate(timeout=60) for process in started]
+    assert [errors for _, errors in ends] == [""] * len(names)
+    return [(process.returncode, said.strip()) for process, (said, _) in zip(started, ends, strict=True)]
+
+
+def test_of_processes_that_clear_at_once_one_does_and_the_others_are_told(kept: Store, url: str) -> None:
+    kept.add(doubted("a", "async-work", "clocks-disagree"))
+    ends = clearers(url, "ada", "bob", "eve")
+    assert [code for code, _ in ends] == [0, 0, 0]
+    winner = kept.clearances("a")[0].author
+    assert f"{winner} {winner}" in [said for _, said in ends]
+    assert sum(f"async-work of record a is cleared already, by {winner} on" in said for _, said in ends) == 2
+    assert [each.author for each in kept.clearances("a")] == [winner, winner]
+
+
+def test_a_kill_in_the_middle_of_clearing_leaves_nothing_cleared(kept: Store, url: str) -> None:
+    kept.add(doubted("a", "async-work", "clocks-disagree"))
+    assert clearers(url, "killed") == [(-signal.SIGKILL, "")]
+    assert (kept.clearances("a"), ranked(kept)) == ((), [])
+    kept.clear("a", ["async-work", "clocks-disagree"], "now", "ada")
+    assert ranked(kept) == ["a"]
 
 
 def test_the_reading_commands_load_no_more_than_they_need(tmp_path: Path) -> None:

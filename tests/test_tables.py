@@ -11,10 +11,11 @@ from records import CPU, MI355X, batch, case, cases, judgement, record, spec, su
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from harness.record import Judgement, Layer, Outcome, Record, Scalar, Timing
+from harness.record import Doubt, Judgement, Layer, Outcome, Record, Scalar, Secret, Timing
 from harness.statistics import Summary
+from leaderboard.clearance import Clearance
 from leaderboard.grid import Column, Grid, Line
-from leaderboard.ranking import Board, rank
+from leaderboard.ranking import Board, rank, score
 from leaderboard.tables import (
     board_list,
     board_table,
@@ -157,6 +158,21 @@ def test_what_is_wrong_stands_below_its_case_with_how_to_run_it_alone() -> None:
     ]
 
 
+def test_a_hidden_case_is_shown_without_its_seed_and_with_how_to_run_its_sizes() -> None:
+    hidden = replace(case({"m": 16, "n": 32}, verdict="wrong", message="row 3", stage="benchmark"), is_hidden=True)
+    assert shown(case_table(record(results=[hidden])))[2:5] == [
+        "✗  m=16 n=32  wrong",
+        "     row 3",
+        "     to run its sizes on other contents: --case 'm=16 n=32'",
+    ]
+
+
+def test_the_hash_of_a_seed_file_is_shown_and_a_run_s_own_secret_is_not() -> None:
+    lines = said(replace(record(notes=["a note"]), secret=Secret(commitment="cd" * 32)))
+    assert lines[3:] == [f"hidden cases of the seed file with SHA-256 {'cd' * 32}", "a note"]
+    assert said(replace(record(), secret=Secret(master="ab" * 32))) == said(record())
+
+
 def test_a_traceback_keeps_its_shape() -> None:
     message = 'Traceback (most recent call last):\n  File "kernel.py", line 3\n    x = y[3]\nIndexError: 3'
     lines = shown(case_table(record(results=[case(spec(8), verdict="crashed", message=message)])))
@@ -271,7 +287,42 @@ def test_doubts_and_missing_layers_are_said() -> None:
     doubted = [case(spec(16), timing(1e6), doubts=("clocks-disagree",))]
     layers = [Layer("own session", True), Layer("memory watch", False, "no /proc")]
     lines = said(record(results=doubted, isolation=layers))
-    assert lines[3:] == ["passed with doubts, and therefore not ranked", "not isolated by: memory watch"]
+    assert lines[3:] == [
+        "passed with doubts, and therefore not ranked: clocks-disagree",
+        "not isolated by: memory watch",
+    ]
+
+
+def clearance(doubt: Doubt, reason: str = "events are off here") -> Clearance:
+    return Clearance(doubt, reason, "bob", "2026-12-03T09:10:11+00:00")
+
+
+def test_what_is_cleared_of_a_record_s_doubts_is_said_with_by_whom_and_why() -> None:
+    doubts = record(results=[case(spec(16), timing(1e6), doubts=("clocks-disagree", "async-work"))])
+    first, second = clearance("clocks-disagree"), clearance("async-work", "a daemon \x1b[2J of the driver's")
+    lines = [line.plain for line in summary_lines(doubts, [first])]
+    assert lines[3:] == [
+        "passed with doubts, and therefore not ranked: async-work",
+        "clocks-disagree: cleared by bob on 2026-12-03 09:10 UTC: events are off here",
+    ]
+    lines = [line.plain for line in summary_lines(doubts, [first, second])]
+    assert lines[3] == "passed with doubts, all of them cleared, and therefore ranked"
+    assert lines[5] == "async-work: cleared by bob on 2026-12-03 09:10 UTC: a daemon \ufffd[2J of the driver's"
+
+
+def test_a_board_marks_what_is_there_by_clearance_and_says_why_below() -> None:
+    results = [case(spec(16), timing(9000.0), doubts=("clocks-disagree",))]
+    doubtful = score(record("bbbb0002", results, by=submission("b.py", "bob")))
+    plain_one = score(record("aaaa0001", [case(spec(16), timing(9500.0))]))
+    assert doubtful is not None and plain_one is not None
+    (board,) = rank([plain_one, replace(doubtful, clearances=(clearance("clocks-disagree"),))])
+    assert shown(board_table(board), 100)[2:] == [
+        "rank  id        file       author    score     95 %",
+        "───────────────────────────────────────────────────",
+        "   1  bbbb0002  b.py†      bob     9.00 µs  ±0.00 %",
+        "   2  aaaa0001  kernel.py  ada     9.50 µs  ±0.00 %",
+        "† bbbb0002: clocks-disagree, cleared by bob on 2026-12-03 09:10 UTC: events are off here",
+    ]
 
 
 # --- boards ------------------------------------------------------------------------------------------------

@@ -265,7 +265,7 @@ def test_a_doubt_is_said() -> None:
     now = record(results=[case(spec(16), timing(900.0), doubts=["async-work"])])
     lines = shown(difference(now, None, None))
     assert "     async-work: work went on after the call had ended" in lines
-    assert "passed with doubts, and therefore not ranked" in lines
+    assert "passed with doubts, and therefore not ranked: async-work" in lines
 
 
 # --- the command -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness import wire
 from harness.cases import Case
-from harness.errors import DeviceError, ProblemError
+from harness.errors import DeviceError, PodiumError, ProblemError
 from harness.problem import Problem
 from harness.processes.isolation import (
     Report,
@@ -249,6 +249,8 @@ class Court:
         except (PeerEnded, NoRoom):
             self.ask(wire.Strike(), wire.Struck)
             raise
+        except PodiumError as error:
+            raise type(error)(case.without_seed(str(error))) from error  # the reference's own words
         self.ask(wire.Strike(), wire.Struck)
 
 
