@@ -12,14 +12,15 @@ from typing import Literal
 from harness.decoys import Decoys
 from harness.errors import PodiumError, SubmissionError
 from harness.evaluate import Request, evaluate
-from harness.exploits import End, Exploit, difference, list_exploits
-from harness.problem import load_problem
+from harness.exploits import End, Exploit, difference, has_compiler, list_exploits
+from harness.problem import find_named, load_problem
 from harness.processes.isolation import Limits
 from harness.progress import Listener, Progress
 from harness.submission import read_submission
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 """Where a checkout has the corpus and its small problems."""
+PROBLEMS = (TESTS / "problems", TESTS.parent / "problems")
 LIMITS = Limits(load_s=60, compile_s=60, call_s=20)
 MAX_SECONDS = 0.5
 """Of timing: no small difference is looked for."""
@@ -61,17 +62,19 @@ def look_at(exploit: Exploit, device: str) -> Finding:
     """Try one exploit: on the device if it needs a GPU, on the CPU if it does not."""
     if exploit.needs_gpu and device == "cpu":
         return Finding(exploit, "not run", "it needs a GPU")
+    if exploit.needs_compiler and not has_compiler():
+        return Finding(exploit, "not run", "it needs a C++ compiler and ninja")
     with tempfile.TemporaryDirectory(prefix="podium-audit-") as folder:
-        end = attempt(exploit, TESTS / "problems", Path(folder), device if exploit.needs_gpu else "cpu")
+        end = attempt(exploit, Path(folder), device if exploit.needs_gpu else "cpu")
     differs = difference(exploit, end)
     return Finding(exploit, "not stopped" if differs else "as declared", differs or str(end))
 
 
-def attempt(exploit: Exploit, problems: Path, folder: Path, device: str) -> End:
-    """Run one exploit on a problem in `problems`, everything that it may touch in `folder` (empty)."""
+def attempt(exploit: Exploit, folder: Path, device: str) -> End:
+    """Run one exploit on its problem, everything that it may touch in `folder` (empty)."""
     decoys = Decoys(folder)
     request = Request(
-        load_problem(problems / exploit.problem),
+        load_problem(find_named(exploit.problem, PROBLEMS)),
         read_submission(exploit.path, "nobody"),
         exploit.mode,
         device,

@@ -210,17 +210,17 @@ class Timing:
     roofline_ns: float | None = None
     """The least time that the device's peak rates allow for this case; None where they are not known."""
     roofline_bound: Literal["memory", "compute"] | None = None
-    floor_ns: float | None = None
-    """A time that this very device cannot go below on this case, by rates measured after the run; None where it was not
-    near enough to ask, or they are not known."""
     stopped_by: StoppedBy = "batches"
     """What ended the sampling in the process that needed the most."""
-    empty_excess_ns: float | None = None
-    """How much longer an empty call took beside the submission's calls than before the submission was loaded; None
-    where that says nothing."""
     claimed: tuple[Batch, ...] = ()
     """Batches with the contestant's own events around each call, which cost time themselves: they check one clock
     against the other, and count nowhere else. Empty where every batch has claims."""
+    empty_excess_ns: float | None = None
+    """How much longer an empty call took beside the submission's calls than before the submission was loaded; None
+    where that says nothing."""
+    floor_ns: float | None = None
+    """A time that this very device cannot go below on this case, by rates measured after the run; None where it was not
+    near enough to ask, or they are not known."""
 
     @property
     def processes(self) -> int:

@@ -406,12 +406,12 @@ def test_start_gives_a_file_that_runs(podium: Podium, tmp_path: Path) -> None:
 
 
 def test_audit_says_which_exploits_this_machine_stops(podium: Podium) -> None:
-    names = ("cache_by_shape", "slow_when_empty", "cpu_tensor_returned")
+    names = ("cache_by_shape", "all_calls_in_the_first_with_late_lines", "cpu_tensor_returned")
     result = podium("audit", *names, "--device", "cpu", "--json")
     found = {each["exploit"]: each for each in json.loads(result.stdout)}
     assert [found[name]["state"] for name in names] == ["as declared", "not stopped", "not run"]
     assert found["cache_by_shape"]["found"] == "wrong"
-    assert "takes less time than its calls slept" in found["slow_when_empty"]["found"]
+    assert "takes less time than its calls slept" in found["all_calls_in_the_first_with_late_lines"]["found"]
     assert result.exit_code == 2
 
     shown = podium("audit", "plain", "--device", "cpu")
