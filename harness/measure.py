@@ -34,7 +34,7 @@ WRITE_BACK_SHARE = 0.05
 4096 and 8192 squared on an H200: 1.4 and 2.2 us; torch's many-kernel baselines: up to 2.8 %)."""
 EMPTY_NS = 500.0
 """The same for empty calls beside the submission's and before it was there."""
-IDLE_NS, IDLE_SHARE = 1e6, 0.02
+IDLE_NS, IDLE_SHARE = 0.5e6, 0.02
 """A contestant's device is at rest so long after a batch at the latest (the second: of the batch's reading), or
 something of it is still at work."""
 CARRIED_SHARE, CARRIED_NS = 0.10, 3000.0
@@ -118,6 +118,7 @@ class _Turn(Turn):
             stopped_by=self.stopped,
             claimed=tuple(self.claimed),
             empty_excess_ns=self._empty_excess_ns(),
+            idle_ns=min(self.idle_ns, default=None),
         )
         passed = result(case, "benchmark", Outcome("passed"), judgement(self.worst))
         return Timed(replace(passed, timing=timing, doubts=self._doubts(timing)), self.timing_class, self.form)
@@ -143,7 +144,7 @@ class _Turn(Turn):
             if self.pair.court.problem.shared_inputs and excess > max(CARRIED_SHARE * claimed, CARRIED_NS):
                 doubts.append("state-carried")
         longest = max(batch.reading_ns for batch in self.batches)
-        if self.idle_ns and min(self.idle_ns) > IDLE_NS + IDLE_SHARE * longest:
+        if timing.idle_ns is not None and timing.idle_ns > IDLE_NS + IDLE_SHARE * longest:
             doubts.append("async-work")
         return tuple(doubts)
 

@@ -218,6 +218,8 @@ class Timing:
     empty_excess_ns: float | None = None
     """How much longer an empty call took beside the submission's calls than before the submission was loaded; None
     where that says nothing."""
+    idle_ns: float | None = None
+    """The least time, over the batches, from the GPU's done to the contestant's device at rest."""
     floor_ns: float | None = None
     """A time that this very device cannot go below on this case, by rates measured after the run; None where it was not
     near enough to ask, or they are not known."""
