@@ -186,6 +186,7 @@ def main() -> None:
     help="Make the hidden cases from this secret of yours, the same for everybody: see podium seed.",
 )  # fmt: skip
 @click.option("--replay", metavar="ID", help="Run the hidden cases of this record once more; not recorded.")
+@click.option("--kernels", is_flag=True, help="Also list what each benchmark launches: takes some seconds more.")
 @click.option(
     "--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Longest any import, compile or call may take."
 )
@@ -196,7 +197,7 @@ def main() -> None:
 def submit(
     file: Path, problem: str | None, mode: Any, device: str, cases: tuple[str, ...], name: str | None,
     seed_file: Path | None, replay: str | None, timeout: float | None, isolation: Any, precision: float | None,
-    max_seconds: float | None, db: str | None, as_json: bool,
+    max_seconds: float | None, kernels: bool, db: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Verify a kernel, time it, and put it on the board.
 
@@ -208,6 +209,8 @@ def submit(
     from harness.secret import read_seed_file, source_of
     from harness.submission import default_author, marked_baseline, problem_for, read_submission
 
+    if kernels and mode == "test":
+        raise click.UsageError("--kernels is about benchmarks, and --mode test has none; leave one of them out")
     needs_hidden_cases({"--seed-file": seed_file, "--replay": replay}, mode, cases)
     submission = read_submission(file, name or default_author())
     found = load(problem_for(file, submission.source, problem, roots()))
@@ -222,7 +225,7 @@ def submit(
     store = open_store(db, writing=True) if recorded else None
     request = Request(
         found, submission, mode, device, caches(), chosen, limits(found, timeout, isolation),
-        precision or PRECISION, max_seconds, source,
+        precision or PRECISION, max_seconds, source, kernels,
     )  # fmt: skip
     with progress(not as_json) as listen:
         record = evaluate(request, listen)

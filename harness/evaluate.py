@@ -23,6 +23,7 @@ from harness.errors import DeviceError
 from harness.floors import beside_floors
 from harness.gates import Round
 from harness.heats import Budget, Heats
+from harness.inventory import list_kernels
 from harness.measure import Form, measure
 from harness.problem import Problem
 from harness.processes.court import Court, NoRoom
@@ -72,6 +73,8 @@ class Request:
     """About how long the timing may take at most; None for each case's own cap."""
     source: Source | None = None
     """What the hidden cases are made from; None for a secret of the run's own."""
+    kernels: bool = False
+    """Whether to list, when all is timed, what each benchmark launches."""
 
     @property
     def has_secret(self) -> bool:
@@ -106,6 +109,9 @@ def evaluate(request: Request, listen: Listener = lambda progress: None) -> Reco
             run.each(run.tests, "test", broken, lambda case: verify(pair, case))
             stages.begin("benchmark")
             run.time(heats, watch, broken or run.worst())
+            if request.kernels:
+                stages.begin("kernels")
+                run.list_kernels(heats)
             stages.begin("end")
             run.look_at(court, heats, watch)
     stages.end()
@@ -244,6 +250,21 @@ class _Run:
     def worst(self) -> Outcome | None:
         """The first case that did not pass."""
         return next((each.outcome for each in self.results if each.outcome.verdict != "passed"), None)
+
+    def list_kernels(self, heats: Heats) -> None:
+        """What each timed benchmark launches; where that cannot be told, a note says why."""
+        timed = iter(self.benchmarks)
+        for place, each in enumerate(self.results):
+            if each.stage != "benchmark":
+                continue
+            case = next(timed)
+            if each.timing is None:
+                continue
+            found = list_kernels(heats.current[0], case)
+            if isinstance(found, str):
+                self.notes += (f"what {each.name} launches is not known: {found}",)
+                return
+            self.results[place] = replace(each, kernels=found)
 
     # --- the end ---------------------------------------------------------------------------------------
 

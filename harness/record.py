@@ -231,6 +231,14 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """What a call launched, by the profiler in the contestant's own process: a remark, which decides nothing."""
+
+    name: str
+    launches: int
+
+
+@dataclass(frozen=True)
 class CaseResult:
     """One case: what was asked, how it ended, and its readings if it was timed."""
 
@@ -244,6 +252,8 @@ class CaseResult:
     doubts: tuple[Doubt, ...] = ()
     is_hidden: bool = False
     """Name and spec are without the seed, which is an organiser's secret."""
+    kernels: tuple[Kernel, ...] = ()
+    """What one call launched (on a CPU, operators), where that was asked for."""
 
     def __post_init__(self) -> None:
         if self.timing is not None and self.outcome.verdict != "passed":

@@ -19,6 +19,9 @@ from typing import Any, Literal, TypeVar
 MAX_LINE_BYTES = 1 << 20
 """Longest line either side accepts; the largest honest one (a layout of 24 input sets) has about 60 KB."""
 
+MOST_KERNELS, MAX_NAME = 64, 200
+"""Of an inventory."""
+
 D = TypeVar("D")
 Json = Any
 
@@ -66,6 +69,13 @@ class Unmap:
 @dataclass(frozen=True)
 class Call:
     """Call the kernel once on input set `index`, wait for it, seal its output."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Call once more on one input set, under torch's profiler. Nothing depends on the answer."""
 
     index: int
 
@@ -144,6 +154,17 @@ class Mapped:
 @dataclass(frozen=True)
 class Unmapped:
     """The arena was let go."""
+
+
+@dataclass(frozen=True)
+class Inventoried:
+    """What one call launched, in order of first launch: names of kernels (on a CPU, of operators), how often each.
+
+    Cut to `MOST_KERNELS` and to names of `MAX_NAME` characters.
+    """
+
+    names: tuple[str, ...]
+    launches: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -356,6 +377,7 @@ CONTESTANT_REPORTS = (
     Mapped,
     Unmapped,
     Called,
+    Inventoried,
     Rehearsed,
     Armed,
     Done,

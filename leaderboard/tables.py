@@ -12,6 +12,7 @@ from harness.record import CaseResult, Doubt, Record, Scalar
 from harness.statistics import Summary, claimed_ns, score, summarise
 from leaderboard.clearance import Clearance, open_doubts
 from leaderboard.grid import Column, Grid, Line
+from leaderboard.launches import launch_sentences
 from leaderboard.ranking import Board, Row
 
 MARKS = {"passed": ("✓", "green"), "not-run": ("–", "dim")}
@@ -220,7 +221,7 @@ def summary_lines(record: Record, clearances: Sequence[Clearance] = ()) -> list[
     lines += [Text(plain(f"not isolated by: {missing}"), "dim")] if missing else []
     if record.secret is not None and record.secret.commitment is not None:
         lines.append(Text(plain(f"hidden cases of the seed file with SHA-256 {record.secret.commitment}"), "dim"))
-    lines += [Text(plain(note), "dim") for note in record.notes]
+    lines += [Text(plain(note), "dim") for note in (*launch_sentences(record), *record.notes)]
     if record.output.strip() and record.outcome.verdict != "passed":
         last = "\n".join(record.output.strip().splitlines()[-10:])[-2000:]
         lines.append(Text(f"it printed:\n{plain(last)}", "dim"))

@@ -20,7 +20,7 @@ from harness.measure import Round, Timed, measure
 from harness.problem import load_problem
 from harness.processes.court import NoRoom
 from harness.processes.isolation import Limits
-from harness.record import Mode, Record, from_dict, to_dict
+from harness.record import Kernel, Mode, Record, from_dict, to_dict
 from harness.submission import read_submission
 from harness.timing.sampling import shared
 
@@ -35,13 +35,13 @@ def run(tmp_path: Path) -> Iterator[Run]:
     """Evaluate a submission's text on the CPU; afterwards nothing of it may be left."""
     before = _leftovers()
 
-    def submit(source: str, mode: Mode = "test", limits: Limits = FAST, problem: Path = PROBLEM) -> Record:
+    def submit(
+        source: str, mode: Mode = "test", limits: Limits = FAST, problem: Path = PROBLEM, kernels: bool = False
+    ) -> Record:
         file = tmp_path / "kernel.py"
         file.write_text(textwrap.dedent(source))
-        request = Request(
-            load_problem(problem), read_submission(file, "somebody"), mode, "cpu", tmp_path / "caches", limits=limits
-        )
-        return evaluate(request)
+        submission, caches = read_submission(file, "somebody"), tmp_path / "caches"
+        return evaluate(Request(load_problem(problem), submission, mode, "cpu", caches, limits=limits, kernels=kernels))
 
     yield submit
     assert _leftovers() - before == set()
@@ -100,6 +100,44 @@ def test_a_leaderboard_run_is_timed_on_the_referee_s_clock_with_secret_seeds(run
         assert min(batch.per_call_ns for batch in case.timing.batches) > 1.5e6
     assert from_dict(Record, to_dict(record)) == record
     assert set(record.stages_ns) >= {"start", "load", "test", "benchmark"}
+
+
+def test_what_each_benchmark_launches_is_listed_where_that_is_asked_for(run: Run) -> None:
+    record = run(RIGHT, mode="benchmark", kernels=True)
+    assert end(record) == ("passed", "")
+    assert [case.kernels for case in record.timed] == [(Kernel("aten::mul", 1), Kernel("aten::add", 1))] * 3
+    assert "kernels" in record.stages_ns
+    assert from_dict(Record, to_dict(record)) == record
+    plain = run(RIGHT, mode="benchmark")
+    assert {case.kernels for case in plain.timed} == {()}
+
+
+@pytest.mark.parametrize(
+    ("trick", "why"),
+    [
+        ("raise ValueError('not with me')", "ValueError: not with me"),
+        ("os._exit(0)", "the process ended"),
+        ("sys.modules['torch.profiler'] = None", "import of torch.profiler halted"),
+    ],
+)
+def test_a_submission_that_will_not_be_looked_at_is_a_note_and_keeps_its_times(run: Run, trick: str, why: str) -> None:
+    source = """
+        import os, sys
+
+        def custom_kernel(data):
+            if sys._getframe(2).f_code.co_name == "inventory":
+                TRICK
+            if "TRICK".startswith("sys"):
+                TRICK
+            return 2 * data[0] + data[1]
+    """
+    record = run(source.replace('"TRICK"', repr(trick)).replace("TRICK", trick), mode="benchmark", kernels=True)
+    assert end(record) == ("passed", "")
+    assert len(record.timed) == 3
+    assert {case.kernels for case in record.timed} == {()}
+    (note,) = [note for note in record.notes if "launches is not known" in note]
+    assert note.startswith(f"what {record.timed[0].name} launches is not known: ")
+    assert why in note
 
 
 def test_a_kernel_that_answers_all_calls_at_the_first_computes_with_lines_that_are_not_there_yet(run: Run) -> None:

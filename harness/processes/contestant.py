@@ -148,6 +148,23 @@ class Contestant:
         claims = self._step([order.index], empty=False)
         self.say(wire.Called(claims[0]))
 
+    def inventory(self, order: wire.Inventory) -> None:
+        """What one more call launches, by torch's profiler."""
+        from torch.profiler import ProfilerActivity, profile
+
+        on_cpu = self.device == "cpu"
+        with profile(activities=[ProfilerActivity.CPU if on_cpu else ProfilerActivity.CUDA]) as trace:
+            self._call(order.index)
+            self.synchronize()
+        launches: dict[str, int] = {}
+        for event in sorted(trace.events() or (), key=lambda event: event.time_range.start):
+            is_wanted = event.cpu_parent is None if on_cpu else event.device_type != torch.autograd.DeviceType.CPU
+            if is_wanted:
+                name = str(event.name)[: wire.MAX_NAME]
+                launches[name] = launches.get(name, 0) + 1
+        found = list(launches.items())[: wire.MOST_KERNELS]
+        self.say(wire.Inventoried(tuple(name for name, _ in found), tuple(count for _, count in found)))
+
     def rehearse(self, order: wire.Rehearse) -> None:
         """The batch to come, gate open."""
         gc.collect()
@@ -245,6 +262,7 @@ class Contestant:
             wire.Map: ("map", self.map),
             wire.Unmap: ("map", self.unmap),
             wire.Call: ("call", self.call_once),
+            wire.Inventory: ("call", self.inventory),
             wire.Rehearse: ("rehearse", self.rehearse),
             wire.Arm: ("batch", self.arm),
         }
