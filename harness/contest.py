@@ -161,9 +161,9 @@ class _Contest:
 
     # --- the steps -------------------------------------------------------------------------------------------
 
-    def load(self, heats: Heats) -> None:
-        """The next heat's processes, each with its submission imported."""
-        heats.next()
+    def load(self, heats: Heats, further: int | None = None) -> None:
+        """The next heat's processes, each with its submission imported; about so many `further` heats are needed."""
+        heats.next(further)
         self.baselines.read(heats.court, heats.current, self.cases)
         for index, report in heats.load():
             if isinstance(report, Outcome):
@@ -201,7 +201,7 @@ class _Contest:
                     return
             self.listen(Progress("start further processes"))
             try:
-                self.load(heats)
+                self.load(heats, budget.further(heats))
             except DeviceError as error:
                 if count < MIN_HEATS:
                     raise

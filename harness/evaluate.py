@@ -185,7 +185,7 @@ class _Run:
             self.listen(Progress("start another process"))
             count = heats.number + 1
             try:
-                heats.next()
+                heats.next(budget.further(heats))
                 self.read_baselines(heats)
             except DeviceError as error:
                 if count < heats.least:

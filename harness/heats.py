@@ -6,6 +6,7 @@ A process keeps the luck of where its memory landed for as long as it lives; onl
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 from collections.abc import Collection, Iterator, Sequence
@@ -35,6 +36,13 @@ class Budget:
         if self._most_ns is None:
             return None
         return self._begin_ns + int(self._most_ns * (heats.number + 1) / heats.least)
+
+    def further(self, heats: Heats) -> int | None:
+        """About how many more heats like those so far it has time for, one at the least; None for no bound."""
+        if self._most_ns is None:
+            return None
+        taken_ns = wall_ns() - self._begin_ns
+        return max(1, math.ceil((self._most_ns - taken_ns) * (heats.number + 1) / max(taken_ns, 1)))
 
     @property
     def is_over(self) -> bool:
@@ -109,15 +117,19 @@ class Heats:
         for pair in pairs:
             pair.prepare()
 
-    def next(self) -> dict[int, Pair]:
-        """End the current heat and give the next one's pairs, prepared; load them before use."""
+    def next(self, further: int | None = None) -> dict[int, Pair]:
+        """End the current heat and give the next one's pairs, prepared; load them before use.
+
+        `further` heats will be needed at the most, as far as one knows: no more are made ready.
+        """
+        ahead = self._ahead if further is None else min(self._ahead, further)
         _end(self.current.values())
         self.past += self.current.values()
         self.current = {}
-        while not self._waiting or (self.most - self._started > 0 and len(self._waiting) < self._ahead):
+        while not self._waiting or (self.most - self._started > 0 and len(self._waiting) < ahead):
             self._start()
         if not all(pair.is_prepared for pair in self._waiting[0].values()):
-            self._prepare(self._ahead)
+            self._prepare(ahead)
         self.current = self._waiting.pop(0)
         self.number += 1
         self._start_ahead()

@@ -9,7 +9,7 @@ import pytest
 
 from harness import wire
 from harness.errors import DeviceError
-from harness.heats import Heats
+from harness.heats import Budget, Heats
 
 
 class ScriptedPair:
@@ -103,6 +103,34 @@ def test_on_a_gpu_interpreters_start_ahead_and_contexts_are_made_up_to_the_next_
     assert seen == started
     assert prepared == [3, 3, 3, 4, 8, 8, 8, 8, 12]
     assert all(pair.pid is None for pair in ScriptedPair.made)
+
+
+def test_no_more_contexts_are_made_than_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ScriptedPair.made, ScriptedPair.ended = [], []
+    monkeypatch.setattr("harness.heats.Pair", ScriptedPair)
+    monkeypatch.setattr("harness.heats.os.cpu_count", lambda: 2)
+    settings: Any = ["a"]
+    court: Any = SimpleNamespace(kind="cuda", pid=0)
+    prepared = []
+    with Heats(court, settings, 3, 12) as heats:
+        for further in (None, None, None, 1, 2, None):
+            heats.next(further)
+            prepared.append(sum(pair.is_prepared for pair in ScriptedPair.made))
+    assert prepared == [3, 3, 3, 4, 6, 6]
+
+
+@pytest.mark.parametrize(("taken_s", "further"), [(2.0, 12), (5.0, 3), (6.5, 1), (9.0, 1)])
+def test_a_budget_tells_how_many_heats_like_those_so_far_it_has_time_for(
+    taken_s: float, further: int, heats: Heats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([0, int(taken_s * 1e9)])
+    monkeypatch.setattr("harness.heats.wall_ns", lambda: next(now))
+    heats.number = 3
+    assert Budget(8.0).further(heats) == further
+
+
+def test_a_budget_without_a_bound_has_time_for_all(heats: Heats) -> None:
+    assert Budget(None).further(heats) is None
 
 
 def test_processes_that_end_at_the_same_time_are_all_told_before_one_is_waited_for(heats: Heats) -> None:
