@@ -16,6 +16,7 @@ SHIPPED = sorted(path.relative_to(ROOT / "submissions").as_posix() for path in R
 WRONG = {
     "fp4_gemm": "return (data[0].float() @ data[1].float().T).bfloat16()",  # nothing quantised
     "mxfp4_moe": "return torch.zeros_like(data[0])",
+    "flash_attention_fwd": "return data[2].repeat_interleave(data[0].shape[1] // data[2].shape[1], 1)",  # own values
     "mla_decode": "return (data[0][..., :512].float() / 24).bfloat16()",  # the closed form: reads no cache
 }
 
