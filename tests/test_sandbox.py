@@ -120,6 +120,17 @@ def test_it_sees_processes_of_its_own_only(start: Start) -> None:
     assert ran.printed == "1 2\n"
 
 
+def test_its_shared_memory_has_an_end(start: Start) -> None:
+    program = """
+import os
+found = os.statvfs("/dev/shm")
+print(found.f_blocks * found.f_frsize)
+"""
+    ran = start(program).ran()
+    needs(ran, "own /dev/shm")
+    assert int(ran.printed) == 1 << 30
+
+
 def test_it_reaches_no_network(start: Start) -> None:
     program = """
 import socket
