@@ -177,7 +177,7 @@ class Peer:
             return PeerEnded("protocol-violation", "it closed the harness's own pipe")
         self._turn(0)
         if code < 0:
-            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            name = signal_name(-code)
             hint = {"SIGSEGV": ": it touched memory that is not its own", "SIGKILL": ": most likely out of memory"}
             return PeerEnded("crashed", f"the process was ended by {name}{hint.get(name, '')}")
         return PeerEnded("crashed", f"the process ended itself with exit status {code}")
@@ -199,6 +199,11 @@ class Peer:
             os.close(descriptor)
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+def signal_name(number: int) -> str:
+    """As SIGKILL; a signal without a name is its number."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _signal_end(process: subprocess.Popen[bytes], init: int | None = None) -> None:
