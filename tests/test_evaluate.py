@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import signal
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ from harness.measure import Round, Timed, measure
 from harness.problem import load_problem
 from harness.processes.court import NoRoom
 from harness.processes.isolation import Limits
+from harness.processes.peer import descendants
+from harness.progress import Listener, Progress
 from harness.record import Kernel, Mode, Record, from_dict, to_dict
 from harness.submission import read_submission
 from harness.timing.sampling import shared
@@ -36,12 +39,18 @@ def run(tmp_path: Path) -> Iterator[Run]:
     before = _leftovers()
 
     def submit(
-        source: str, mode: Mode = "test", limits: Limits = FAST, problem: Path = PROBLEM, kernels: bool = False
+        source: str,
+        mode: Mode = "test",
+        limits: Limits = FAST,
+        problem: Path = PROBLEM,
+        kernels: bool = False,
+        listen: Listener = lambda progress: None,
     ) -> Record:
         file = tmp_path / "kernel.py"
         file.write_text(textwrap.dedent(source))
         submission, caches = read_submission(file, "somebody"), tmp_path / "caches"
-        return evaluate(Request(load_problem(problem), submission, mode, "cpu", caches, limits=limits, kernels=kernels))
+        request = Request(load_problem(problem), submission, mode, "cpu", caches, limits=limits, kernels=kernels)
+        return evaluate(request, listen)
 
     yield submit
     assert _leftovers() - before == set()
@@ -486,3 +495,36 @@ def test_an_input_that_was_changed_is_a_doubt(run: Run, change: str, doubts: tup
     source = f"def custom_kernel(data):\n    output = 2 * data[0] + data[1]\n    {change}\n    return output\n"
     found = run(source, mode=mode)
     assert (found.outcome.verdict, found.doubts) == ("passed", doubts)
+
+
+KILLS_THE_ORACLE = (Path(__file__).parent / "exploits" / "oracle_killed.py").read_text()
+
+
+def oracles() -> list[int]:
+    """The processes of oracles that this one has started."""
+    of_ours = [(pid, Path(f"/proc/{pid}/cmdline").read_bytes()) for pid in descendants(os.getpid())]
+    return [pid for pid, words in of_ours if b"harness.processes.oracle" in words]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_oracle_that_is_killed_ends_the_run_and_is_told_in_a_line(run: Run, number: signal.Signals) -> None:
+    def kill(progress: Progress) -> None:
+        if progress.stage == "test":
+            for pid in oracles():
+                os.kill(pid, number)
+
+    with pytest.raises(DeviceError) as caught:
+        run(RIGHT, listen=kill)
+    killed = f"the oracle of doubling, which judges, was killed by signal {number:d} ({number.name})"
+    assert str(caught.value).startswith(f"{killed}, and nothing was recorded: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_submission_that_can_kill_the_oracle_is_named_as_who_may_have_done_it(run: Run) -> None:
+    without = Limits(load_s=30, compile_s=30, call_s=30, isolation="none")
+    with pytest.raises(DeviceError) as caught:
+        run(KILLS_THE_ORACLE, limits=without)
+    assert str(caught.value) == (
+        "the oracle of doubling, which judges, was killed by signal 9 (SIGKILL), and nothing was recorded: the "
+        "submission may have done that, since it can reach other processes here; `--isolation auto` keeps it from them"
+    )

@@ -127,6 +127,28 @@ def test_what_it_started_counts_too(start: Start) -> None:
     assert ended(start(script, memory=200 << 20))[0] == "out-of-memory"
 
 
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no unnamed files in memory")
+@pytest.mark.parametrize(("is_mapped", "ends"), [(False, True), (True, False)])
+def test_files_in_memory_count_once_whether_they_are_mapped_or_not(is_mapped: bool, ends: bool, start: Start) -> None:
+    """120 MiB beside an interpreter: without a mapping they are no process's resident memory, with one they are."""
+    script = f"""
+        import mmap
+        files = [os.memfd_create("held") for _ in range(12)]
+        for file in files:
+            os.write(file, bytes(10 << 20))
+        views = [mmap.mmap(file, 10 << 20) for file in files if {is_mapped}]
+        touched = sum(view[page << 12] for view in views for page in range(10 << 8))
+        time.sleep(1)
+        say(LOADED)
+        hear()
+    """
+    peer = start(script, memory=(100 if ends else 200) << 20)
+    if ends:
+        assert ended(peer) == ("out-of-memory", "it used more than 0.1 GiB of the host's memory")
+    else:
+        assert isinstance(peer.receive(wire.Loaded, timeout_s=20), wire.Loaded)
+
+
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="this system does not tell shared pages")
 def test_pages_that_children_share_with_it_count_once(start: Start) -> None:
     script = """

@@ -17,7 +17,7 @@ from harness.errors import DeviceError
 from harness.problem import load_problem
 from harness.processes import landlock, pair
 from harness.processes.court import Court
-from harness.processes.isolation import SANDBOX, Limits, Report, hand_over, other_user, settings
+from harness.processes.isolation import SANDBOX, Limits, Report, hand_over, keeps_signals, other_user, settings
 from harness.processes.pair import Pair, Setting
 from harness.processes.peer import descendants
 from harness.processes.sandbox import Settings
@@ -118,6 +118,17 @@ def test_it_sees_processes_of_its_own_only(start: Start) -> None:
     ran = start(program).ran()
     needs(ran, "own /proc")
     assert ran.printed == "1 2\n"
+
+
+def test_its_shared_memory_has_an_end(start: Start) -> None:
+    program = """
+import os
+found = os.statvfs("/dev/shm")
+print(found.f_blocks * found.f_frsize)
+"""
+    ran = start(program).ran()
+    needs(ran, "own /dev/shm")
+    assert int(ran.printed) == 1 << 30
 
 
 def test_it_reaches_no_network(start: Start) -> None:
@@ -235,6 +246,23 @@ def test_settings_come_back_as_they_were_sent() -> None:
 @pytest.mark.parametrize(("version", "rights"), [(1, 13), (2, 14), (3, 15), (4, 15), (5, 16), (9, 16)])
 def test_a_kernel_is_asked_for_no_more_rights_than_it_knows(version: int, rights: int) -> None:
     assert landlock.file_rights(version).bit_count() == rights
+
+
+@pytest.mark.parametrize(
+    ("names", "scopes", "kept"),
+    [
+        (["namespaces"], False, True),
+        (["Landlock"], True, True),
+        (["Landlock"], False, False),
+        (["own user", "no core dump"], True, False),
+    ],
+)
+def test_signals_are_kept_inside_by_namespaces_and_by_newer_kernels_landlock(
+    names: list[str], scopes: bool, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landlock, "scopes_signals", lambda: scopes)
+    layers = [Layer(name, name in names) for name in ("namespaces", "Landlock", "own user", "no core dump")]
+    assert keeps_signals(layers) == kept
 
 
 # --- as the harness uses it --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +26,7 @@ from harness.processes.isolation import (
     other_user,
     sweep_scratch,
 )
-from harness.processes.peer import Peer, PeerEnded, end, pipes, shut
+from harness.processes.peer import Peer, PeerEnded, end, pipes, shut, signal_name
 from harness.processes.sandbox import Settings
 from harness.processes.warden import Warden
 from harness.record import Device
@@ -63,6 +64,8 @@ class Court:
         """The memory file of each seat: its arena, on the CPU."""
         self.forgone = ""
         """Why contestants are started without namespaces and Landlock after all; nothing where they are not."""
+        self.in_reach = ""
+        """What to do about it, where a contestant was started that can signal the oracle."""
         self._oracle: Peer | None = None
         self._device: Device | None = None
         self._folders = 0
@@ -228,8 +231,7 @@ class Court:
         try:
             report = step(self._oracle)
         except PeerEnded as ended:
-            last = self._oracle.output.strip().splitlines()[-1:]
-            raise DeviceError(f"the oracle of {name} ended: {ended.message} {' '.join(last)}".strip()) from None
+            raise DeviceError(self._lost(ended)) from None
         if isinstance(report, wire.Trouble):
             if report.cause == "device":
                 raise DeviceError("torch sees no GPU here: use --device cpu, or see `podium doctor`")
@@ -237,6 +239,26 @@ class Court:
                 raise NoRoom(f"this case does not fit into the device's memory ({report.message})")
             raise ProblemError(f"problem {name} failed in its own code at {report.stage!r}: {report.message}")
         return report
+
+    def _lost(self, ended: PeerEnded) -> str:
+        """How the oracle ended, who may have done it, and what to do, in a line."""
+        assert self._oracle is not None
+        name, code = self.problem.name, self._oracle.process.poll()
+        if ended.verdict != "crashed" or code is None or code >= 0:
+            last = self._oracle.output.strip().splitlines()[-1:]
+            return (
+                f"the oracle of {name} gives no more answers: {': '.join([ended.message, *last])}; nothing was recorded"
+            )
+        killed = (
+            f"the oracle of {name}, which judges, was killed by signal {-code} ({signal_name(-code)}), "
+            "and nothing was recorded"
+        )
+        if self.in_reach:
+            return (
+                f"{killed}: the submission may have done that, since it can reach other processes here; {self.in_reach}"
+            )
+        memory = "; the system does it where memory runs out" if code == -signal.SIGKILL else ""
+        return f"{killed}: run this again (from the sandbox no submission can send it a signal{memory})"
 
     @contextlib.contextmanager
     def staged(self, case: Case, max_sets: int, seats: Sequence[int]) -> Iterator[wire.Staged]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.processes import sandbox
+from harness.processes import landlock, sandbox
 from harness.record import Layer
 
 Isolation = Literal["auto", "strict", "none"]
@@ -270,6 +270,12 @@ def layers(limits: Limits, pid: int, found: Sequence[sandbox.Found]) -> tuple[La
         ),
         *(Layer(name, applied, detail) for name, applied, detail in found),
     )
+
+
+def keeps_signals(found: Sequence[Layer]) -> bool:
+    """Whether a contestant kept apart by these can signal no process but those that it started."""
+    applied = {layer.name for layer in found if layer.applied}
+    return "namespaces" in applied or ("Landlock" in applied and landlock.scopes_signals())
 
 
 def make_scratch() -> Path:

@@ -23,6 +23,8 @@ READING = EXECUTE | READ_FILE | READ_DIR
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEVICE
 """Rights that make sense for what is no folder."""
 _ALL_TCP = 0b11
+_SCOPES = 6
+"""The version since which there are scopes."""
 _ALL_SCOPES = 0b11
 """No abstract Unix sockets and no signals out of the domain."""
 
@@ -54,6 +56,14 @@ def abi() -> int:
     return _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))
 
 
+def scopes_signals() -> bool:
+    """Whether this kernel keeps signals inside."""
+    try:
+        return abi() >= _SCOPES
+    except Unavailable:
+        return False
+
+
 def file_rights(version: int) -> int:
     """All rights over files that this version knows of."""
     known = {1: 13, 2: 14, 3: 15, 4: 15}
@@ -68,8 +78,8 @@ def restrict(writable: Iterable[Path], devices: Iterable[Path]) -> str:
     """
     version = abi()
     every = file_rights(version)
-    attributes = _Ruleset(every, _ALL_TCP if version >= 4 else 0, _ALL_SCOPES if version >= 6 else 0)
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    attributes = _Ruleset(every, _ALL_TCP if version >= 4 else 0, _ALL_SCOPES if version >= _SCOPES else 0)
+    size = 24 if version >= _SCOPES else 16 if version >= 4 else 8
     ruleset = _call(_CREATE, ctypes.byref(attributes), ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
         _allow(ruleset, Path("/"), READING & every)
@@ -80,7 +90,7 @@ def restrict(writable: Iterable[Path], devices: Iterable[Path]) -> str:
         _call(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:
         os.close(ruleset)
-    lacking = {3: "truncating", 4: "TCP", 5: "device control", 6: "signals and sockets"}
+    lacking = {3: "truncating", 4: "TCP", 5: "device control", _SCOPES: "signals and sockets"}
     return ", ".join(name for since, name in lacking.items() if version < since)
 
 

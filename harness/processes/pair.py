@@ -16,7 +16,17 @@ from harness import wire
 from harness.cases import Case
 from harness.errors import DeviceError
 from harness.processes.court import START_S, Court, NoRoom, not_set_up
-from harness.processes.isolation import SANDBOX, Limits, Report, hand_over, layers, memory_file, prune_caches, settings
+from harness.processes.isolation import (
+    SANDBOX,
+    Limits,
+    Report,
+    hand_over,
+    keeps_signals,
+    layers,
+    memory_file,
+    prune_caches,
+    settings,
+)
 from harness.processes.peer import Peer, PeerEnded, printable, shut
 from harness.record import Layer, Outcome
 from harness.timing.gate import PAGE_BYTES, Page
@@ -133,6 +143,10 @@ class Pair:
         if self.court.user is None and os.getuid() == 0:
             found.append(("own user", False, self.court.user_missing))
         self.isolation = layers(limits, self._contestant.process.pid, found)
+        if limits.isolation == "none":
+            self.court.in_reach = "`--isolation auto` keeps it from them"
+        elif not keeps_signals(self.isolation):
+            self.court.in_reach = "`podium doctor` lists the missing layers"
         missing = [f"{layer.name} ({layer.detail})" for layer in self.isolation if not layer.applied]
         if limits.isolation == "strict" and missing:
             raise DeviceError(

@@ -7,13 +7,14 @@ flood nor a full pipe can stop the run.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ class Peer:
             return PeerEnded("protocol-violation", "it closed the harness's own pipe")
         self._turn(0)
         if code < 0:
-            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            name = signal_name(-code)
             hint = {"SIGSEGV": ": it touched memory that is not its own", "SIGKILL": ": most likely out of memory"}
             return PeerEnded("crashed", f"the process was ended by {name}{hint.get(name, '')}")
         return PeerEnded("crashed", f"the process ended itself with exit status {code}")
@@ -198,6 +199,11 @@ class Peer:
             os.close(descriptor)
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+def signal_name(number: int) -> str:
+    """As SIGKILL; a signal without a name is its number."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _signal_end(process: subprocess.Popen[bytes], init: int | None = None) -> None:
@@ -241,10 +247,58 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def used_bytes(pids: Sequence[int], enough: int) -> int:
     """Memory of a process and all that it started; above `enough`, without counting shared pages more than once."""
-    resident = sum(map(resident_bytes, pids))
+    unmapped = unmapped_bytes(pids)
+    resident = sum(map(resident_bytes, pids)) + unmapped
     if resident <= enough or len(pids) == 1:
         return resident
-    return sum(map(proportional_bytes, pids))
+    return sum(map(proportional_bytes, pids)) + unmapped
+
+
+def unmapped_bytes(pids: Sequence[int]) -> int:
+    """Unnamed files in memory (memfd) that processes hold open, beyond what is resident of shared memory in them."""
+    sizes: dict[int, int] = {}
+    for pid in pids:
+        for found in _open_files(pid):
+            if found.st_dev == _memory_device():
+                sizes[found.st_ino] = found.st_blocks * 512
+    held = sum(sizes.values())
+    return max(0, held - sum(map(_shared_bytes, pids))) if held else 0
+
+
+def _open_files(pid: int) -> Iterator[os.stat_result]:
+    folder = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return  # it has ended, or the system does not tell
+    for name in names:
+        try:
+            yield os.stat(f"{folder}/{name}")
+        except OSError:
+            continue  # it was closed just now
+
+
+@functools.cache
+def _memory_device() -> int | None:
+    """Where the system keeps unnamed files in memory, if it has any."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    descriptor = os.memfd_create("podium-look")
+    try:
+        return os.fstat(descriptor).st_dev
+    finally:
+        os.close(descriptor)
+
+
+def _shared_bytes(pid: int) -> int:
+    """Shared memory that is resident in a process; 0 where the system does not tell."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssShmem:"):
+                return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    return 0
 
 
 def proportional_bytes(pid: int) -> int:

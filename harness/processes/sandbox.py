@@ -25,7 +25,7 @@ from harness.processes import landlock
 
 _NEW_MOUNT, _NEW_IPC, _NEW_USER, _NEW_PID, _NEW_NET = 0x20000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 _NO_SUID, _NO_DEVICES, _NO_PROGRAMS, _RECURSIVE, _PRIVATE = 0x2, 0x4, 0x8, 0x4000, 0x40000
-_SHARED_MEMORY = "/dev/shm"
+_SHARED_MEMORY, _SHARED_MEMORY_FORM = "/dev/shm", "mode=1777,size=1g"
 _PDEATHSIG, _NO_NEW_PRIVS = 1, 38
 
 
@@ -118,7 +118,7 @@ def _own_mounts() -> list[Found]:
     return [
         _applied("own mounts", lambda: _mount("none", "/", None, _RECURSIVE | _PRIVATE)),
         _applied("own /proc", lambda: _mount("proc", "/proc", "proc", hardened | _NO_PROGRAMS)),
-        _applied("own /dev/shm", lambda: _mount("tmpfs", _SHARED_MEMORY, "tmpfs", hardened, "mode=1777")),
+        _applied("own /dev/shm", lambda: _mount("tmpfs", _SHARED_MEMORY, "tmpfs", hardened, _SHARED_MEMORY_FORM)),
     ]
 
 
