@@ -389,7 +389,7 @@ def test_the_version_is_the_package_s(podium: Podium) -> None:
 
 def test_problems_lists_and_shows(podium: Podium) -> None:
     names = [each["name"] for each in json.loads(podium("problems", "--json").stdout)]
-    assert names == ["flash_attention_fwd", "fp4_gemm", "mla_decode", "mxfp4_moe"]
+    assert names == ["flash_attention_fwd", "fp4_gemm", "mla_decode", "mxfp4_moe", "nvfp4_gemm"]
     listing = podium("problems").stdout
     assert "amd-mxfp4-mm" in listing
     page = podium("problems", "amd-mixed-mla").stdout

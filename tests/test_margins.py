@@ -23,7 +23,7 @@ from leaderboard.margins import factor, label, least_sure, margin_summary, summa
 
 ROOT = Path(__file__).resolve().parents[1]
 DOUBLING = ROOT / "tests" / "problems" / "doubling"
-SHIPPED = ("fp4_gemm", "mxfp4_moe", "mla_decode", "flash_attention_fwd")
+SHIPPED = ("fp4_gemm", "mxfp4_moe", "mla_decode", "flash_attention_fwd", "nvfp4_gemm")
 MUTANTS = '''
 def half(data):
     """Forgets to double.

@@ -263,7 +263,7 @@ def shipped(name: str) -> Problem:
 
 
 def test_the_shipped_problems_are_complete() -> None:
-    names = ["flash_attention_fwd", "fp4_gemm", "mla_decode", "mxfp4_moe"]
+    names = ["flash_attention_fwd", "fp4_gemm", "mla_decode", "mxfp4_moe", "nvfp4_gemm"]
     assert [path.name for path in list_problems([SHIPPED])] == names
     for path in list_problems([SHIPPED]):
         problem = load_problem(path)

@@ -17,6 +17,7 @@ WRONG = {
     "fp4_gemm": "return (data[0].float() @ data[1].float().T).bfloat16()",  # nothing quantised
     "mxfp4_moe": "return torch.zeros_like(data[0])",
     "flash_attention_fwd": "return data[2].repeat_interleave(data[0].shape[1] // data[2].shape[1], 1)",  # own values
+    "nvfp4_gemm": "return torch.zeros(len(data[0]), len(data[3]), dtype=torch.bfloat16, device=data[0].device)",
     "mla_decode": "return (data[0][..., :512].float() / 24).bfloat16()",  # the closed form: reads no cache
 }
 
