@@ -36,8 +36,9 @@ def problem_summary(problem: Any) -> dict[str, Any]:
 def problem_list(problems: Sequence[Any]) -> Table:
     """All problems, a line each."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("problem", "title", "also known as"):
-        table.add_column(title, overflow="fold")
+    table.add_column("problem", no_wrap=True)
+    table.add_column("title", overflow="fold")
+    table.add_column("alias", no_wrap=True)
     for title in ("tests", "benchmarks", "on a CPU"):
         table.add_column(title, justify="right")
     for each in problems:
