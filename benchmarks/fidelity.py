@@ -518,7 +518,8 @@ def power_table(rows: Sequence[dict[str, Any]], controls: Sequence[dict[str, Any
         walls = [row["wall_s"] for row in own]
         wall = f"{statistics.median(walls):.1f} s, at most {max(walls):.1f}"
         beside = "/".join(f"{count}" for count in sorted({row["kernels"] for row in own}))
-        start = f"{statistics.median(row['stages_s']['start'] for row in own):.1f} s"
+        starts = [row["stages_s"]["start"] for row in own if "stages_s" in row]
+        start = f"{statistics.median(starts):.1f} s" if starts else "–"
         lines.append((f"{100 * more:g} %", len(own), *counts.values(), estimate, beside, wall, start))
     same = [row["verdict"] for row in controls]
     titles = (

@@ -47,7 +47,7 @@ from harness.processes.pair import Setting
 from harness.processes.peer import printable
 from harness.progress import Listener, Progress, Stages
 from harness.record import Batch, Device, Outcome, ProblemVersion, Record, Software, Submission, TimingClass
-from harness.replication import lost, mark
+from harness.replication import lost, mark, merge
 from harness.timing.sampling import Pace, shared
 from harness.verify import verify
 
@@ -234,8 +234,9 @@ class _Contest:
                 outcome = timed.result.outcome
                 if timed.result.timing is not None:
                     self.samples[index][case.name] += timed.result.timing.batches
-                if timed.result.doubts:
-                    self.notes += (f"{self.all[index].label} on {case.name}: {', '.join(timed.result.doubts)}",)
+                doubts = merge([timed.result]).doubts
+                if doubts:
+                    self.notes += (f"{self.all[index].label} on {case.name}: {', '.join(doubts)}",)
                 if outcome.verdict != "passed":
                     self._fail(heats, index, _on(case, outcome))
 

@@ -253,6 +253,10 @@ class _Run:
 
     def list_kernels(self, heats: Heats) -> None:
         """What each timed benchmark launches; where that cannot be told, a note says why."""
+        pair = heats.current.get(0)
+        if pair is None or not pair.is_loaded:
+            self.notes += ("what it launches is not known: its last process is gone",)
+            return
         timed = iter(self.benchmarks)
         for place, each in enumerate(self.results):
             if each.stage != "benchmark":
@@ -260,7 +264,7 @@ class _Run:
             case = next(timed)
             if each.timing is None:
                 continue
-            found = list_kernels(heats.current[0], case)
+            found = list_kernels(pair, case)
             if isinstance(found, str):
                 self.notes += (f"what {each.name} launches is not known: {found}",)
                 return

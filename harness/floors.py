@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from harness import wire
+from harness.errors import PodiumError
 from harness.processes.court import Court, NoRoom
 from harness.record import CaseResult, Doubt
 from harness.roofline import FALLBACKS, Floor, PeakRates, Roofline, floor_for, hard_floor_ns, rates_for
@@ -31,8 +32,8 @@ def beside_floors(
     if court.kind != "cpu" and any(map(_is_near, cases, listed)):
         try:
             seen = _seen(court.ask(wire.Roof(_units(roofline)), wire.RoofFound), roofline, rates)
-        except NoRoom as too_little:
-            notes = (f"how fast this device is was not found out: {too_little}",)
+        except (NoRoom, PodiumError) as reason:  # nothing of it may cost a run that is over
+            notes = (f"how fast this device is was not found out: {reason}",)
     cache_bytes = court.device.cache_bytes or 0
     found = []
     for case, floor in zip(cases, listed, strict=True):

@@ -6,6 +6,7 @@ import secrets
 
 from harness import wire
 from harness.cases import Case
+from harness.errors import PodiumError
 from harness.processes.court import NoRoom
 from harness.processes.pair import Pair
 from harness.processes.peer import PeerEnded, printable
@@ -27,8 +28,12 @@ def list_kernels(pair: Pair, case: Case) -> tuple[Kernel, ...] | str:
                 report = pair.contestant(order, answer, timeout_s=limits.compile_s + START_S)
                 if isinstance(report, wire.Failed):
                     return printable(report.message)
-    except (PeerEnded, NoRoom) as ended:
+    except (PeerEnded, NoRoom, PodiumError) as ended:
         return printable(str(ended))
-    return tuple(
-        Kernel(printable(name), max(1, count)) for name, count in zip(report.names, report.launches, strict=False)
-    )
+    counted = list(zip(report.names, report.launches, strict=False))[: wire.MOST_KERNELS]  # its own word
+    return tuple(Kernel(_line(name), max(1, count)) for name, count in counted)
+
+
+def _line(name: str) -> str:
+    """A name as one line of bounded length."""
+    return " ".join(printable(name[: wire.MAX_NAME]).split())

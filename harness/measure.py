@@ -32,11 +32,6 @@ DISAGREE_SHARE, DISAGREE_NS = 0.03, 1500.0
 WRITE_BACK_SHARE = 0.05
 """What the external clock may read on top: copying an output away drives out lines that the kernel wrote (vectoradd of
 4096 and 8192 squared on an H200: 1.4 and 2.2 us; torch's many-kernel baselines: up to 2.8 %)."""
-EMPTY_NS = 500.0
-"""The same for empty calls beside the submission's and before it was there."""
-IDLE_NS, IDLE_SHARE = 0.5e6, 0.02
-"""A contestant's device is at rest so long after a batch at the latest (the second: of the batch's reading), or
-something of it is still at work."""
 CARRIED_SHARE, CARRIED_NS = 0.10, 3000.0
 """Beyond the larger of these, the first call of a batch did work for all of them."""
 
@@ -118,7 +113,7 @@ class _Turn(Turn):
             stopped_by=self.stopped,
             claimed=tuple(self.claimed),
             empty_excess_ns=self._empty_excess_ns(),
-            idle_ns=min(self.idle_ns, default=None),
+            idle_ns=None if self.by_message else min(self.idle_ns, default=None),
         )
         passed = result(case, "benchmark", Outcome("passed"), judgement(self.worst))
         return Timed(replace(passed, timing=timing, doubts=self._doubts(timing)), self.timing_class, self.form)
@@ -143,16 +138,10 @@ class _Turn(Turn):
             excess, claimed = first_call_excess_ns(timing.claimed), self._claimed_ns(timing)
             if self.pair.court.problem.shared_inputs and excess > max(CARRIED_SHARE * claimed, CARRIED_NS):
                 doubts.append("state-carried")
-        longest = max(batch.reading_ns for batch in self.batches)
-        if timing.idle_ns is not None and timing.idle_ns > IDLE_NS + IDLE_SHARE * longest:
-            doubts.append("async-work")
         return tuple(doubts)
 
     def _clocks_agree(self, timing: Timing) -> bool:
-        """The referee's and the contestant's, and the referee's on empty gates before and beside the submission."""
-        time_ns = statistics.median(batch.per_call_ns for batch in self.batches)
-        if timing.empty_excess_ns is not None and timing.empty_excess_ns > max(DISAGREE_SHARE * time_ns, EMPTY_NS):
-            return False
+        """The referee's and the contestant's."""
         if self.by_message or not timing.claimed:
             return True
         external = statistics.median(batch.per_call_ns for batch in timing.claimed)

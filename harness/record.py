@@ -216,10 +216,11 @@ class Timing:
     """Batches with the contestant's own events around each call, which cost time themselves: they check one clock
     against the other, and count nowhere else. Empty where every batch has claims."""
     empty_excess_ns: float | None = None
-    """How much longer an empty call took beside the submission's calls than before the submission was loaded; None
-    where that says nothing."""
+    """How much longer an empty call took beside the submission's calls than before the submission was loaded, median of
+    a process's batches; of several processes the trimmed mean. None where that says nothing."""
     idle_ns: float | None = None
-    """The least time, over the batches, from the GPU's done to the contestant's device at rest."""
+    """The least time of a process's batches from the GPU's done to the contestant's word that its device is at rest;
+    of several processes the trimmed mean. None where there is no gate."""
     floor_ns: float | None = None
     """A time that this very device cannot go below on this case, by rates measured after the run; None where it was not
     near enough to ask, or they are not known."""

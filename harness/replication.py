@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from harness.doubts import late_doubts
 from harness.record import Batch, CaseResult, Judgement, StoppedBy
-from harness.statistics import LOOKS, is_lost, score
+from harness.statistics import LOOKS, is_lost, score, trimmed_mean
 
 CANARY_SHARE = 0.02
 """A canary that is further than this from its median over the run on the same case voids the batches beside it."""
@@ -32,10 +33,19 @@ def merge(results: Sequence[CaseResult]) -> CaseResult:
         claimed=tuple(batch for each in timings for batch in each.claimed),
         empty_claim_ns=statistics.median(claims) if claims else None,
         stopped_by=max((each.stopped_by for each in timings), key=_SHORTEST.index),
+        empty_excess_ns=_middle([each.empty_excess_ns for each in timings]),
+        idle_ns=_middle([each.idle_ns for each in timings]),
     )
-    doubts = tuple(dict.fromkeys(doubt for each in results for doubt in each.doubts))
+    found = (*(doubt for each in results for doubt in each.doubts), *late_doubts(timing))
+    doubts = tuple(dict.fromkeys(found))
     judgements = [each.judgement for each in results if each.judgement is not None]
     return replace(first, timing=timing, doubts=doubts, judgement=_worst(judgements))
+
+
+def _middle(values: Sequence[float | None]) -> float | None:
+    """The trimmed mean over the processes that have one, as of their times."""
+    known = [value for value in values if value is not None]
+    return trimmed_mean(known) if known else None
 
 
 def _worst(judgements: Sequence[Judgement]) -> Judgement | None:

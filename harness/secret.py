@@ -43,9 +43,15 @@ class SeedFile:
 
     def exposure(self, isolation: Sequence[Layer]) -> tuple[str, ...]:
         """How a submission that was kept apart by these layers could have read it; nothing where it could not."""
+        applied = {layer.name for layer in isolation if layer.applied}
+        if not applied & {"own user", "namespaces", "Landlock"}:
+            return (
+                "the submission could look into Podium's own memory, and at the seed in it: `podium doctor` lists the "
+                "missing layers",
+            )
         if self.mode is None:
             return ()
-        if not any(layer.name == "own user" and layer.applied for layer in isolation):
+        if "own user" not in applied:
             return (
                 "the submission ran as a user who may read the seed file, and could have looked into it: start Podium "
                 "as root, or give the file by a pipe from elsewhere",
@@ -149,10 +155,14 @@ def make_seed_file(path: Path) -> SeedFile:
     content = f"{secrets.token_hex(32)}\n".encode()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # its hash is about to be published
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())  # its hash is about to be published
+        except BaseException:
+            path.unlink(missing_ok=True)  # half of a secret is none
+            raise
     except FileExistsError:
         raise SeedError(
             f"{path} exists already and is left as it is; `podium seed {path} --commit` prints its hash"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from harness import wire
 from harness.errors import DeviceError
 from harness.evaluate import Request, evaluate
 from harness.heats import Heats
@@ -21,7 +22,8 @@ from harness.measure import Round, Timed, measure
 from harness.problem import load_problem
 from harness.processes.court import NoRoom
 from harness.processes.isolation import Limits
-from harness.processes.peer import descendants
+from harness.processes.pair import Pair
+from harness.processes.peer import PeerEnded, descendants
 from harness.progress import Listener, Progress
 from harness.record import Kernel, Mode, Record, from_dict, to_dict
 from harness.submission import read_submission
@@ -147,6 +149,50 @@ def test_a_submission_that_will_not_be_looked_at_is_a_note_and_keeps_its_times(r
     (note,) = [note for note in record.notes if "launches is not known" in note]
     assert note.startswith(f"what {record.timed[0].name} launches is not known: ")
     assert why in note
+
+
+def test_a_run_whose_last_process_is_gone_is_kept_without_a_list_of_kernels(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def next_or_none(heats: Heats, further: int | None = None) -> Any:
+        if heats.number == 0:
+            heats.past += heats.current.values()
+            heats.current.pop(0).__exit__(None, None, None)
+            raise DeviceError("full")
+        return following(heats, further)
+
+    following = Heats.next
+    monkeypatch.setattr(Heats, "next", next_or_none)
+    monkeypatch.setattr("harness.evaluate.is_enough", lambda merged, precision: False)
+    monkeypatch.setattr(Request, "processes", (1, 2))
+    record = run(RIGHT, mode="leaderboard", kernels=True)
+    assert end(record) == ("passed", "")
+    assert "what it launches is not known: its last process is gone" in record.notes
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+def test_a_process_that_ends_between_empty_gates_is_replaced_before_the_submission_is_loaded(
+    failing: int, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three cases are staged for empty gates; the process ends as its buffers are taken away."""
+    loads: list[int] = []
+    unmaps = 0
+
+    def contestant(pair: Pair, order: Any, *answers: type, timeout_s: float) -> Any:
+        nonlocal unmaps
+        if isinstance(order, wire.Load):
+            loads.append(unmaps)
+        if isinstance(order, wire.Unmap):
+            unmaps += 1
+            if unmaps == failing:
+                raise PeerEnded("crashed", "the machine had enough")
+        return asking(pair, order, *answers, timeout_s=timeout_s)
+
+    asking = Pair.contestant
+    monkeypatch.setattr(Pair, "contestant", contestant)
+    record = run(RIGHT, mode="benchmark")
+    assert end(record) == ("passed", "")
+    assert loads == [3]
 
 
 def test_a_kernel_that_answers_all_calls_at_the_first_computes_with_lines_that_are_not_there_yet(run: Run) -> None:

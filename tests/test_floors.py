@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness import wire
+from harness.errors import DeviceError, ProblemError
 from harness.floors import beside_floors
 from harness.processes.court import NoRoom
 from harness.record import Batch, CaseResult, Outcome, Timing
@@ -35,10 +36,12 @@ class ScriptedCourt:
 
 
 class FullCourt(ScriptedCourt):
-    """One without room to find out."""
+    """One that cannot find out."""
+
+    reason: Exception
 
     def ask(self, order: wire.Roof, answer: type) -> wire.RoofFound:
-        raise NoRoom("full")
+        raise self.reason
 
 
 def timed(n: int, time_ns: int) -> CaseResult:
@@ -125,9 +128,12 @@ def test_a_problem_that_states_no_floor_is_left_alone() -> None:
     assert court.asked == []
 
 
-def test_a_device_without_room_to_be_tried_is_a_note() -> None:
-    cases, notes = beside_floors([timed(10**9, 5)], ADD, FullCourt("NVIDIA H200", None), {})  # type: ignore[arg-type]
-    assert notes == ("how fast this device is was not found out: full",)
+@pytest.mark.parametrize("reason", [NoRoom("full"), ProblemError("no such kernel"), DeviceError("the oracle ended")])
+def test_a_device_that_cannot_be_tried_is_a_note_and_costs_no_run(reason: Exception) -> None:
+    court: Any = FullCourt("NVIDIA H200", None)
+    court.reason = reason
+    cases, notes = beside_floors([timed(10**9, 5)], ADD, court, {})
+    assert notes == (f"how fast this device is was not found out: {reason}",)
     assert cases[0].doubts == ()
     assert cases[0].timing is not None
     assert cases[0].timing.roofline_ns is not None

@@ -10,8 +10,8 @@ import pytest
 
 from harness import wire
 from harness.contest import Contender, Contest, compare_kernels
+from harness.doubts import EMPTY_NS
 from harness.evaluate import Request, evaluate
-from harness.measure import EMPTY_NS
 from harness.problem import load_problem
 from harness.processes.court import Court
 from harness.processes.isolation import Limits

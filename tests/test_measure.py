@@ -12,9 +12,10 @@ import pytest
 from harness import wire
 from harness.baseline import FLUSH_ALLOWANCE, Baseline, Empty, read_baselines
 from harness.cases import Case
+from harness.doubts import EMPTY_NS, IDLE_NS, late_doubts
 from harness.errors import DeviceError
 from harness.gates import POLLS, PROBE_POLLS, UNSEEN_NS, Round
-from harness.measure import EMPTY_NS, IDLE_NS, Form, Timed, measure
+from harness.measure import Form, Timed, measure
 from harness.processes.isolation import Limits
 from harness.processes.peer import PeerEnded
 from harness.record import Outcome
@@ -410,7 +411,7 @@ def test_empty_calls_that_take_longer_than_before_the_submission_was_there_are_a
     timed = time(ScriptedPair(**script), excess_ns=excess_ns).result
     assert timed.timing is not None
     assert timed.timing.empty_excess_ns == pytest.approx(excess_ns)
-    assert timed.doubts == doubts
+    assert late_doubts(timed.timing) == doubts
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -433,7 +434,10 @@ def test_a_device_that_is_at_work_after_every_batch_is_a_doubt(
 ) -> None:
     clock = iter(range(10**9))
     monkeypatch.setattr("harness.gates.wall_ns", lambda: next(clock) * round(idle_ns))
-    assert time(ScriptedPair()).result.doubts == doubts
+    timing = time(ScriptedPair()).result.timing
+    assert timing is not None
+    assert timing.idle_ns == round(idle_ns)
+    assert late_doubts(timing) == doubts
 
 
 def test_a_device_that_is_at_rest_in_time_after_one_batch_is_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +450,9 @@ def test_a_device_that_is_at_rest_in_time_after_one_batch_is_no_doubt(monkeypatc
         return now
 
     monkeypatch.setattr("harness.gates.wall_ns", clock)
-    assert time(ScriptedPair()).result.doubts == ()
+    timing = time(ScriptedPair()).result.timing
+    assert timing is not None
+    assert late_doubts(timing) == ()
 
 
 @pytest.mark.parametrize(("calls", "shifts"), [(16, {0}), (8, {0, 2}), (4, {0, 1, 2, 3})])

@@ -39,6 +39,31 @@ def test_processes_are_put_together_and_the_worst_is_kept() -> None:
     assert (merged.judgement.row_error, merged.judgement.calls) == (0.009, 2 + 5 + 2)
 
 
+def evident(number: int, excess_ns: float | None, idle_ns: float | None) -> CaseResult:
+    found = process(number, 5000.0, 5000.0)
+    assert found.timing is not None
+    return replace(found, timing=replace(found.timing, empty_excess_ns=excess_ns, idle_ns=idle_ns))
+
+
+@pytest.mark.parametrize(
+    ("excesses_ns", "idle_ns", "doubts"),
+    [
+        ((20.0, 700.0, 30.0), (1e5, 9e5, 1e5), ()),  # one process had bad luck
+        ((700.0, 800.0, 600.0), (1e5, 1e5, 1e5), ("clocks-disagree",)),
+        ((20.0, 20.0, 30.0), (9e5, 9e5, 9e5), ("async-work",)),
+        ((None, None, None), (None, None, None), ()),
+    ],
+)
+def test_what_may_have_disturbed_a_process_is_a_doubt_only_where_it_is_in_all_of_them(
+    excesses_ns: tuple[float | None, ...], idle_ns: tuple[float | None, ...], doubts: tuple[str, ...]
+) -> None:
+    merged = merge([evident(number, *each) for number, each in enumerate(zip(excesses_ns, idle_ns, strict=True))])
+    assert merged.doubts == doubts
+    assert merged.timing is not None
+    known = [each for each in excesses_ns if each is not None]
+    assert merged.timing.empty_excess_ns == (pytest.approx(sum(known) / 3) if known else None)
+
+
 def test_one_process_that_failed_fails_the_case() -> None:
     failed = case(spec(), verdict="crashed", message="SIGSEGV", stage="benchmark")
     assert merge([process(0, 100.0), failed, process(2, 100.0)]) == failed

@@ -158,10 +158,19 @@ def test_a_file_that_the_submission_could_have_read_is_noted() -> None:
     (note,) = SeedFile(CONTENT, 0o604).exposure(other)
     assert note == "others may read the seed file (mode 0604), and so could the submission: chmod 600 it"
     assert len(SeedFile(CONTENT, 0o640).exposure(other)) == 1
-    for layers in (same, []):
+    for name in ("namespaces", "Landlock"):
+        layers = [*same, Layer(name, True)]
         (note,) = SeedFile(CONTENT, 0o600).exposure(layers)
         assert "the submission ran as a user who may read the seed file" in note
         assert SeedFile(CONTENT, None).exposure(layers) == ()
+
+
+def test_without_walls_a_submission_could_have_read_the_secret_in_podium_s_own_memory() -> None:
+    for layers in ([], [Layer("own user", False), Layer("namespaces", False), Layer("scratch folder", True)]):
+        for mode in (None, 0o600):
+            (note,) = SeedFile(CONTENT, mode).exposure(layers)
+            assert note.startswith("the submission could look into Podium's own memory")
+    assert SeedFile(CONTENT, None).exposure([Layer("own user", True)]) == ()
 
 
 def test_a_pipe_is_read_and_cannot_be_read_again() -> None:

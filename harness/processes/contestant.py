@@ -134,6 +134,8 @@ class Contestant:
     def unmap(self, order: wire.Unmap) -> None:
         """Let go of the buffers."""
         self.synchronize()
+        if self.queue is not None:
+            self.queue.let_go()
         mapping, self.mapping = self.mapping, None
         if mapping is not None:
             arena = mapping.arena

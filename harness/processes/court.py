@@ -268,10 +268,12 @@ class Court:
         """
         try:
             yield self.ask(wire.Stage(dict(case.spec), max_sets, tuple(seats)), wire.Staged)
-        except (PeerEnded, NoRoom):
+        except PeerEnded:
             self.ask(wire.Strike(), wire.Struck)
             raise
-        except PodiumError as error:
+        except (NoRoom, PodiumError) as error:
+            if isinstance(error, NoRoom):
+                self.ask(wire.Strike(), wire.Struck)
             raise type(error)(case.without_seed(str(error))) from error  # the reference's own words
         self.ask(wire.Strike(), wire.Struck)
 

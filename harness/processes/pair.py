@@ -227,6 +227,8 @@ class Pair:
     def load(self) -> wire.Loaded | Outcome:
         """Import the submission: what it defines, or how it failed, which ends the process."""
         limits = self.setting.limits
+        if self._contestant is None:  # it ended before there was anything of the submission's in it
+            self._start_again()
         try:
             report = self.contestant(wire.Load("submission.py"), wire.Loaded, timeout_s=limits.load_s)
         except PeerEnded as ended:
@@ -238,6 +240,11 @@ class Pair:
             self.drop()
         self._loaded = report
         return self._loaded
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the submission was imported here."""
+        return isinstance(self._loaded, wire.Loaded)
 
     @property
     def interprets(self) -> bool:
@@ -283,13 +290,18 @@ class Pair:
 
     # --- replacing -------------------------------------------------------------------------------------
 
-    def _restart(self) -> None:
-        """A fresh process for the cases that remain, after one that ended."""
+    def _start_again(self) -> None:
         try:
             self._launch()
         except OSError as error:
             raise not_set_up(error) from error
         self.prepare()
+
+    def _restart(self) -> None:
+        """A fresh process for the cases that remain, after one that ended; with the submission if that one had it."""
+        self._start_again()
+        if self._loaded is None:
+            return
         report = self.load()
         if isinstance(report, Outcome):
             raise PeerEnded(report.verdict, f"started again after an earlier case ended it: {report.message}")
@@ -347,7 +359,8 @@ class Pair:
     def _unmap(self) -> None:
         """Take the buffers away. A context that a bad access has ruined shows here: such a process is dropped."""
         try:
-            report = self.contestant(wire.Unmap(), wire.Unmapped, timeout_s=self.setting.limits.call_s)
+            seconds = START_S if self._loaded is None else self.setting.limits.call_s
+            report = self.contestant(wire.Unmap(), wire.Unmapped, timeout_s=seconds)
         except PeerEnded:
             report = None
         if not isinstance(report, wire.Unmapped):
