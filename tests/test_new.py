@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -209,6 +210,7 @@ def on_a_terminal(tmp_path: Path, *typed: str) -> tuple[int, str]:
         shown += part
         if shown.endswith((b"): ", b"]: ")) and left:
             if left[0] == "^C":
+                time.sleep(0.5)  # one that comes just before input() waits is heard at the next key only
                 run.send_signal(signal.SIGINT)
             else:
                 os.write(master, f"{left[0]}\n".encode())
