@@ -83,6 +83,14 @@ def test_submit_json_is_one_record_and_nothing_else(podium: Podium, tmp_path: Pa
     assert result.stderr == ""
 
 
+def test_a_killed_oracle_is_told_in_one_line_and_nothing_is_recorded(podium: Podium, tmp_path: Path) -> None:
+    exploit = (ROOT / "tests" / "exploits" / "oracle_killed.py").read_text()
+    result = podium("submit", kernel(tmp_path, exploit), "-p", PROBLEM, "--device", "cpu", "--isolation", "none")
+    assert result.exit_code == 1
+    assert "was killed by signal 9 (SIGKILL), and nothing was recorded: the submission may have" in one_line(result)
+    assert open_store(home=tmp_path / "home").entries() == []
+
+
 def test_a_submission_that_fails_is_recorded_and_exits_with_two(podium: Podium, tmp_path: Path) -> None:
     result = podium("submit", kernel(tmp_path, ""), "-p", PROBLEM, "--device", "cpu")
     assert result.exit_code == 2
