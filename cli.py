@@ -9,12 +9,14 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from harness.draft import Draft
     from harness.evaluate import Request
     from harness.problem import Problem
     from harness.record import Record
@@ -484,6 +486,113 @@ def run_saved(request: Request, number: int, runs: list[Times], store: Store, as
     else:
         console().print(difference(record, last, best))
     return now
+
+
+# --- new ---------------------------------------------------------------------------------------------------
+
+
+@main.command(
+    short_help="A problem of your own, from one that works.",
+    epilog=example("podium new my_norm --kind elementwise --dtype fp16 --size hidden=4096,8192"),
+)
+@click.argument("name")
+@click.option(
+    "--kind", type=click.Choice(["elementwise", "matmul", "attention"]),
+    help="What to begin with: a norm of rows, a matrix product, attention. Without it, on a terminal, you are asked.",
+)  # fmt: skip
+@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32"]), help="Of all tensors. Default: bf16.")
+@click.option(
+    "--tensor", "tensors", multiple=True, metavar="'NAME DTYPE [DIMS]'",
+    help="Inputs by names of yours, in their order, the output last. Repeatable.",
+)  # fmt: skip
+@click.option(
+    "--size", "sizes", multiple=True, metavar="NAME=N,N", help="What is timed: a size for each case. Repeatable."
+)
+@click.option("--folder", type=click.Path(path_type=Path), metavar="DIR", help="The folder to make. Default: ./NAME.")
+@json_option
+def new(
+    name: str, kind: str | None, dtype: str | None, tensors: tuple[str, ...], sizes: tuple[str, ...],
+    folder: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Write a problem folder that works at once: reference, cases, tolerance, mutants, template, a Triton kernel.
+
+    On a terminal, without --kind, it asks for the kind of kernel, the tensors and the sizes; Enter takes what is shown.
+    Nothing is ever overwritten.
+    """
+    from harness.draft import check_name, next_commands, write
+
+    target = folder or Path(name)
+    check_name(name, roots())
+    if kind is not None:
+        draft = flagged_draft(name, kind, dtype, tensors, sizes)
+    elif as_json or dtype or tensors or sizes or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError(
+            "--kind is missing: elementwise, matmul or attention (on a terminal alone, you are asked)"
+        )
+    else:
+        try:
+            draft = asked_draft(name)
+        except (KeyboardInterrupt, click.Abort):
+            fail("stopped; nothing was written", EXIT_INTERRUPTED)
+    files = write(draft, target)
+    commands = next_commands(target)
+    if as_json:
+        shown = {"name": name, "folder": str(target), "files": [file.name for file in files], "next": commands}
+        click.echo(json.dumps(shown))
+        return
+    click.echo(f"{target} is ready, and works as it is:")
+    for command, why in zip(
+        commands, ("the task, as others see it", "can its tolerance tell?", "is it right?"), strict=True
+    ):
+        click.echo(f"  {command:<{max(map(len, commands))}}    {why}")
+
+
+def flagged_draft(name: str, kind: str, dtype: str | None, tensors: tuple[str, ...], sizes: tuple[str, ...]) -> Draft:
+    """A draft as options say it."""
+    from harness.draft import begin
+
+    draft = begin(name, kind)
+    if dtype is not None:
+        draft = draft.with_dtype(dtype)
+    if len(tensors) > len(draft.tensors):
+        raise click.UsageError(f"{len(tensors)} times --tensor, but {kind} has {len(draft.tensors)} with its output")
+    for index, text in enumerate(tensors):
+        draft = draft.with_tensor(index, text)
+    for text in sizes:
+        key, _, values = text.partition("=")
+        draft = draft.with_sizes(key.strip(), values)
+    return draft
+
+
+def asked_draft(name: str) -> Draft:
+    """A draft as somebody at a terminal wants it."""
+    from harness.draft import KINDS, begin
+
+    kind = click.prompt("kind of kernel", default="elementwise", type=click.Choice(list(KINDS)))
+    draft = begin(name, kind)
+    click.echo("tensors by names of yours, with bf16, fp16 or fp32; Enter takes what is shown")
+    for index in range(len(draft.tensors)):
+        label = f"input {index + 1}" if index < len(draft.tensors) - 1 else "output"
+        draft = asked(f"  {label:<7}", str(draft.tensors[index]), partial(draft.with_tensor, index))
+    click.echo("sizes that are timed: one for each case, or one for all")
+    width = max(map(len, draft.sizes))
+    for key in draft.sizes:
+        draft = asked(f"  {key:<{width}}", ", ".join(map(str, draft.sizes_of(key))), partial(draft.with_sizes, key))
+    return draft
+
+
+def asked(label: str, default: str, answer: Callable[[str], Draft]) -> Draft:
+    """What an answer makes of a draft; asked again, with the reason, where it makes nothing."""
+    from harness.errors import PodiumError
+
+    def tried(text: str) -> Draft:
+        try:
+            return answer(text)
+        except PodiumError as error:
+            raise click.UsageError(str(error)) from None
+
+    found: Draft = click.prompt(f"{label} ({default})", default=default, show_default=False, value_proc=tried)
+    return found
 
 
 # --- problems, start ---------------------------------------------------------------------------------------
