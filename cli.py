@@ -493,7 +493,7 @@ def run_saved(request: Request, number: int, runs: list[Times], store: Store, as
 
 @main.command(
     short_help="A problem of your own, from one that works.",
-    epilog=example("podium new my_norm --kind elementwise --dtype fp16 --size hidden=4096,8192"),
+    epilog=example("podium new my_norm --kind elementwise --size hidden=4096"),
 )
 @click.argument("name")
 @click.option(
@@ -542,7 +542,7 @@ def new(
         return
     click.echo(f"{target} is ready, and works as it is:")
     for command, why in zip(
-        commands, ("the task, as others see it", "can its tolerance tell?", "is it right?"), strict=True
+        commands, ("the task, its tensors", "can its tolerance tell?", "is it right?"), strict=True
     ):
         click.echo(f"  {command:<{max(map(len, commands))}}    {why}")
 
