@@ -545,7 +545,7 @@ def new(
         return
     click.echo(f"{target} is ready, and works as it is:")
     for command, why in zip(
-        commands, ("the task, as others see it", "can its tolerance tell?", "is it right?"), strict=True
+        commands, ("the task, its tensors", "can its tolerance tell?", "is it right?"), strict=True
     ):
         click.echo(f"  {command:<{max(map(len, commands))}}    {why}")
 
@@ -605,16 +605,29 @@ def asked(label: str, default: str, answer: Callable[[str], Draft]) -> Draft:
 @click.argument("name", required=False)
 @json_option
 def problems(name: str | None, as_json: bool) -> None:
-    """List the problems, or show one: its description, cases and tolerance."""
+    """List the problems, or show one: its description, tensors, cases, tolerance, regimes and roofline.
+
+    The tensors are those of a small case, which the problem's reference makes on the CPU.
+    """
     from harness.problem import list_problems
     from leaderboard.pages import problem_list, problem_page, problem_summary
 
-    found = [load(name)] if name else [load(folder) for folder in list_problems(roots())]
+    if name is None:
+        found = [load(folder) for folder in list_problems(roots())]
+        if as_json:
+            click.echo(json.dumps([problem_summary(each) for each in found]))
+        else:
+            console().print(problem_list(found))
+        return
+    from harness.form import form_of
+
+    problem = load(name)
+    with progress(not as_json) as listen:
+        form = form_of(problem, listen)
     if as_json:
-        summaries = [problem_summary(each) for each in found]
-        click.echo(json.dumps(summaries[0] if name else summaries))
+        click.echo(json.dumps(problem_summary(problem, form)))
     else:
-        console().print(problem_page(found[0]) if name else problem_list(found))
+        console().print(problem_page(problem, form))
 
 
 @main.command(short_help="Can a problem's tolerance tell right from wrong?", epilog=example("podium validate fp4_gemm"))

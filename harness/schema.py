@@ -31,6 +31,8 @@ Spec = dict[str, Scalar]
 
 
 def _strict_number(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+", value):
+        raise ValueError(f"YAML reads {value} as text: a number has a point and a sign in it, as 1.0e-3 or 1.0e+3")
     if isinstance(value, bool | str):
         raise ValueError(f"expected a number, got {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
@@ -145,7 +147,7 @@ class TaskModel(_Strict):
     roofline: RooflineModel | None = None
     smoke: list[CaseItem] = []
 
-    @field_validator("aliases", "precisions", "regimes", mode="after")
+    @field_validator("aliases", "precisions", "regimes", "shared_inputs", mode="after")
     @classmethod
     def _no_twins(cls, value: list[str]) -> list[str]:
         if len(set(value)) != len(value):
@@ -321,6 +323,8 @@ def _explain(path: Path, root: Any, error: ValidationError) -> str:
         message = "unknown key" + _nearest(first["loc"])
     elif first["type"] == "missing":
         message = "is required"
+    elif first["type"] == "string_type" and isinstance(first["input"], int | float):
+        message += f"; put {str(first['input']).lower()} into quotes"
     elif first["type"] == "model_type":
         message = "expected a mapping of keys to values"
     where = f"field {field!r}: " if field else ""

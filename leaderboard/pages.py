@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -12,13 +13,26 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from leaderboard.grid import Column, Grid, Line
+from leaderboard.tables import plain
+
 STATES = {"good": ("✓", "green"), "lesser": ("~", "yellow"), "missing": ("✗", "red")}
 FOUND = {"as declared": ("✓", "green"), "not stopped": ("✗", "red"), "not run": ("·", "dim")}
 
 
-def problem_summary(problem: Any) -> dict[str, Any]:
-    """A problem (harness.problem.Problem) as JSON-ready data."""
-    return {
+def problem_summary(problem: Any, form: Any = None) -> dict[str, Any]:
+    """A problem (harness.problem.Problem) as JSON-ready data, with what is known of its tensors (harness.form)."""
+    told: dict[str, Any] = {}
+    if form is not None:
+        known = not isinstance(form, str)
+        told = {
+            "form_case": form.case if known else None,
+            "inputs": [dataclasses.asdict(part) for part in form.inputs] if known else None,
+            "output": [dataclasses.asdict(part) for part in form.outputs] if known else None,
+            "form_error": None if known else form,
+        }
+    roofline = problem.roofline
+    return told | {
         "name": problem.name,
         "title": problem.title,
         "aliases": list(problem.aliases),
@@ -30,6 +44,9 @@ def problem_summary(problem: Any) -> dict[str, Any]:
         "tests": [dict(case.spec) for case in problem.tests],
         "benchmarks": [dict(case.spec) for case in problem.benchmarks],
         "smoke": [dict(case.spec) for case in problem.smoke],
+        "shared_inputs": list(problem.shared_inputs),
+        "tolerance": None if problem.tolerance is None else dataclasses.asdict(problem.tolerance),
+        "roofline": None if roofline is None else dataclasses.asdict(roofline),
     }
 
 
@@ -47,23 +64,70 @@ def problem_list(problems: Sequence[Any]) -> Table:
     return table
 
 
-def problem_page(problem: Any) -> RenderableType:
-    """One problem: its description, and its cases as a table."""
+def problem_page(problem: Any, form: Any) -> RenderableType:
+    """One problem: its description, its tensors (harness.form.Form, or why there is none), its cases and limits."""
     parts: list[RenderableType] = [
         Text(f"{problem.name}: {problem.title}" if problem.title else problem.name, "bold"),
         Markdown(problem.description or "", hyperlinks=False),
+        Text(),
+        *_tensors(form),
     ]
     for heading, cases in (("tests", problem.tests), ("benchmarks", problem.benchmarks), ("on a CPU", problem.smoke)):
         if cases:
             parts.append(Padding(_cases(heading, cases), (1, 0, 0, 0)))
-    if problem.tolerance is not None:
-        parts.append(Text("tolerance", "bold"))
-        for name in problem.precisions or (None,):
-            limits = problem.tolerance.for_precision(name)
-            label = f"  {name or 'every output'}: worst row {limits.row_relative:g}"
-            parts.append(Text(f"{label}, elements {limits.atol:g} + {limits.atol_rms:g}·rms + {limits.rtol:g}·|ref|"))
+    parts += [*_limits(problem), *_regimes(problem), *_roofline(problem)]
     parts.append(Text(f"\npodium start {problem.name} my_kernel.py   a file to begin with", "dim"))
     return Group(*parts)
+
+
+def _tensors(form: Any) -> Iterator[RenderableType]:
+    if isinstance(form, str):
+        yield Text.assemble(("tensors", "bold"), f"  not shown: {plain(form)}")
+        return
+    yield Text.assemble(("tensors", "bold"), f"  of the case {form.case}")
+    columns = (
+        Column("", is_left=True, least=12),
+        Column("path", is_left=True, spare=2),
+        Column("shape", is_left=True),
+        Column("dtype", is_left=True),
+        Column("bytes", spare=1),
+        Column("contents", is_left=True),
+    )
+    lines = [_part(part, "shared by a batch" if part.is_shared else "new in every call") for part in form.inputs]
+    lines += [_part(part, "what you return") for part in form.outputs]
+    yield Grid(columns, tuple(lines))
+
+
+def _part(part: Any, contents: str) -> Line:
+    if part.shape is None:
+        cells: tuple[str, ...] = (part.name, part.path, "", part.dtype, "", str(part.value))
+    else:
+        shape = f"{list(part.shape)}{'' if part.is_contiguous else ', strided'}"
+        cells = (part.name or "→ output", part.path, shape, part.dtype, f"{part.size_bytes:,}", contents)
+    return Line(tuple(Text(plain(cell)) for cell in cells))
+
+
+def _limits(problem: Any) -> Iterator[Text]:
+    if problem.tolerance is None:
+        yield Text.assemble(("tolerance", "bold"), "  the problem's own check")
+        return
+    yield Text("tolerance", "bold")
+    for name in problem.precisions or (None,):
+        limits = problem.tolerance.for_precision(name)
+        label = f"  {name or 'every output'}: worst row {limits.row_relative:g}"
+        yield Text(f"{label}, elements {limits.atol:g} + {limits.atol_rms:g}·rms + {limits.rtol:g}·|ref|")
+
+
+def _regimes(problem: Any) -> Iterator[Text]:
+    if problem.regimes:
+        yield Text.assemble(("regimes", "bold"), f"  {', '.join(problem.regimes)}: hidden cases draw from all of them")
+
+
+def _roofline(problem: Any) -> Iterator[Text]:
+    if problem.roofline is not None:
+        yield Text.assemble(("roofline", "bold"), f"  bytes: {problem.roofline.bytes}")
+        for kind, expression in problem.roofline.operations.items():
+            yield Text(f"          {kind} operations: {expression}")
 
 
 def _cases(heading: str, cases: Sequence[Any]) -> Table:
