@@ -446,9 +446,10 @@ def spin_table(spins: Sequence[dict[str, Any]], traces: Sequence[dict[str, Any]]
         for ticks in dict.fromkeys(row["ticks"] for row in spins)
     }
     lines = []
+    empty_ns = statistics.median(row["cases"]["empty_ns"] for row in traces) if traces else 0.0
     for ticks in (each for each in sorted(medians) if each > 1):
         known_ns = ticks * 1e3 / clock
-        off = medians[ticks] - START_NS - known_ns
+        off = medians[ticks] - empty_ns - known_ns
         traced = [row["cases"][f"ticks={ticks}"] for row in traces if f"ticks={ticks}" in row["cases"]]
         line = [us(known_ns), us(medians[ticks]), us(off), is_near(off, known_ns)]
         if traced:
@@ -460,8 +461,8 @@ def spin_table(spins: Sequence[dict[str, Any]], traces: Sequence[dict[str, Any]]
     near = "within max(1 %, 0.3 µs)"
     return (
         "## Against a kernel that spins for a set time\n\n"
-        f"Set: ticks over the SM clock that NVML reports ({clock:g} MHz). The start of any kernel, {us(START_NS)} µs, "
-        "comes on top; off is what is left. "
+        f"Set: ticks over the SM clock that NVML reports ({clock:g} MHz). What an empty kernel takes by the profiler, "
+        f"{us(empty_ns)} µs, comes on top; off is what is left. "
         f"With a single tick it reads {us(medians.get(1, math.nan))} µs.\n\n"
         + table(("set µs", "read µs", "off µs", near, "profiler µs", "off µs", near), lines)
     )
@@ -491,7 +492,7 @@ def profiler_tables(traces: Sequence[dict[str, Any]], scored: Sequence[dict[str,
     text = (
         "## Against the profiler's kernel times\n\n"
         "The profiler's: from the first kernel's start to the last one's end, cold cache, copies of one set of inputs "
-        f"in turns. An empty kernel takes {us(empty_ns)} µs by it; {us(START_NS)} µs is what readings have for it.\n\n"
+        f"in turns. An empty kernel takes {us(empty_ns)} µs by it; {us(START_NS)} µs is in readings.\n\n"
         + table(titles, lines)
     )
     if rates:

@@ -186,7 +186,7 @@ class Batch:
     """What the flush before each call was given, whatever it took: its own time is in no reading. 0 where there is no
     such wait."""
     start_ns: float = 0.0
-    """Added for an empty kernel (nominal) where the empty gates had one in each call's place; otherwise 0."""
+    """Added for a kernel's start (nominal) where the empty gates had one in each call's place; otherwise 0."""
     is_voided: bool = False
     """Kept, and left out of every number: the canaries moved."""
 

@@ -118,7 +118,7 @@ def is_precise(batches: Sequence[Batch], half_width: float = 0.0025, confidence:
 def claimed_ns(timing: Timing) -> float | None:
     """The contestant's own events per call, 10 % trimmed mean, on the scale of the external clock. None without any.
 
-    What they read in empty batches is subtracted, and an empty kernel's time added where those had one.
+    What they read in empty batches is subtracted, and `START_NS` added where those had an empty kernel in each place.
     """
     batches = timing.claimed or timing.batches
     claims = [claim for batch in batches for claim in batch.claims_ns]
