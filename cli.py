@@ -856,10 +856,14 @@ def caches() -> Path:
 
 
 def open_store(url: str | None, *, writing: bool = False) -> Store:
-    """The leaderboard's database."""
+    """The leaderboard's database, let go of when the command ends."""
     from leaderboard import store
 
-    return store.open_store(url, home=home(), writing=writing)
+    opened = store.open_store(url, home=home(), writing=writing)
+    command = click.get_current_context(silent=True)
+    if command is not None:
+        command.call_on_close(opened.close)
+    return opened
 
 
 def console() -> Any:
