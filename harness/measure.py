@@ -106,7 +106,7 @@ class _Turn(Turn):
         if self.ended is not None:
             return Timed(result(case, "benchmark", self.ended.outcome, self.ended.judged), self.timing_class)
         assert self.worst is not None and self.stopped is not None
-        empty_claim = statistics.median(self.empty_claims) if self.empty_claims else None
+        empty_claim = statistics.fmean(self.empty_claims) if self.empty_claims else None
         timing = Timing(
             tuple(self.batches),
             empty_claim,
@@ -141,15 +141,15 @@ class _Turn(Turn):
         return tuple(doubts)
 
     def _clocks_agree(self, timing: Timing) -> bool:
-        """The referee's and the contestant's."""
+        """The referee's and the contestant's, each the mean over the same calls."""
         if self.by_message or not timing.claimed:
             return True
-        external = statistics.median(batch.per_call_ns for batch in timing.claimed)
+        external = statistics.fmean(batch.per_call_ns for batch in timing.claimed)
         allowed = max(DISAGREE_SHARE * external, DISAGREE_NS)
         return -allowed <= external - self._claimed_ns(timing) <= allowed + WRITE_BACK_SHARE * external
 
     def _claimed_ns(self, timing: Timing) -> float:
-        claimed = statistics.median(claim for batch in timing.claimed for claim in batch.claims_ns)
+        claimed = statistics.fmean(claim for batch in timing.claimed for claim in batch.claims_ns)
         return claimed + timing.claimed[0].start_ns - (timing.empty_claim_ns or 0.0)
 
 

@@ -206,7 +206,8 @@ class Timing:
 
     batches: tuple[Batch, ...]
     empty_claim_ns: float | None = None
-    """What the contestant's events read in empty gates; subtract it from a claim, and add the batch's `start_ns`."""
+    """What the contestant's events read in empty gates, mean of their calls; subtract it from a claim, and add the
+    batch's `start_ns`."""
     roofline_ns: float | None = None
     """The least time that the device's peak rates allow for this case; None where they are not known."""
     roofline_bound: Literal["memory", "compute"] | None = None

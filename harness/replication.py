@@ -31,7 +31,7 @@ def merge(results: Sequence[CaseResult]) -> CaseResult:
         timings[0],
         batches=tuple(batch for each in timings for batch in each.batches),
         claimed=tuple(batch for each in timings for batch in each.claimed),
-        empty_claim_ns=statistics.median(claims) if claims else None,
+        empty_claim_ns=statistics.fmean(claims) if claims else None,
         stopped_by=max((each.stopped_by for each in timings), key=_SHORTEST.index),
         empty_excess_ns=_middle([each.empty_excess_ns for each in timings]),
         idle_ns=_middle([each.idle_ns for each in timings]),

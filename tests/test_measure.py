@@ -337,6 +337,15 @@ def test_clocks_that_disagree_are_a_doubt() -> None:
     assert time(pair).result.doubts == ("clocks-disagree",)
 
 
+def test_calls_of_two_lengths_are_no_disagreement_of_the_clocks() -> None:
+    """A reading is the sum of its calls: it has their mean, which may be far from most of them."""
+    pair = ScriptedPair(per_call_ns=450_000, claim=lambda place: 400_000.0 if place % 3 == 0 else 475_000.0)
+    pair.reading = lambda arm: (
+        pair.empty_ns + sum(int(START_NS) if arm.empty else int(pair.claim(place)) for place in range(len(arm.order)))
+    )
+    assert time(pair).result.doubts == ()
+
+
 def test_what_a_process_needs_longer_to_start_any_kernel_is_not_in_its_time() -> None:
     pair = ScriptedPair(per_call_ns=10_000)
     pair.reading = lambda arm: pair.empty_ns + len(arm.order) * (200 + (START_NS if arm.empty else 10_000))
