@@ -43,6 +43,7 @@ from harness.measure import Form, measure
 from harness.problem import Problem
 from harness.processes.court import Court, NoRoom
 from harness.processes.isolation import Limits
+from harness.processes.kernels import NAME
 from harness.processes.pair import Setting
 from harness.processes.peer import printable
 from harness.progress import Listener, Progress, Stages
@@ -104,7 +105,8 @@ def compare_kernels(contest: Contest, listen: Listener = lambda progress: None) 
     stages.begin("wait for the device")
     with device_lock(contest.device, listen):
         stages.begin("start")
-        court = Court(contest.problem, contest.device, seats=len(run.all), caches=contest.limits.caches(contest.caches))
+        caches, kernels = contest.limits.caches(contest.caches), contest.caches / NAME
+        court = Court(contest.problem, contest.device, len(run.all), caches, kernels)
         with court, Heats(court, run.settings(), MIN_HEATS, MAX_HEATS) as heats, watching(contest.device) as watch:
             run.look_at(court, watch)
             try:

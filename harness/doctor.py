@@ -21,6 +21,7 @@ from harness.gates import POLLS
 from harness.problem import Problem
 from harness.processes.court import Court
 from harness.processes.isolation import Limits
+from harness.processes.kernels import NAME
 from harness.processes.pair import Pair, Setting, wall_ns
 from harness.timing.gate import Reading
 
@@ -43,7 +44,7 @@ def examine(device: str, problem: Problem, caches: Path, home: Path) -> tuple[Ch
     checks = [*_software(), _home(home), _compiler()]
     try:
         with (
-            Court(problem, device, caches=caches) as court,
+            Court(problem, device, caches=caches, kernels=caches / NAME) as court,
             Pair(court, Setting("", Limits(), caches / "doctor")) as pair,
         ):
             pair.prepare()

@@ -28,6 +28,7 @@ from harness.measure import Form, measure
 from harness.problem import Problem
 from harness.processes.court import Court, NoRoom
 from harness.processes.isolation import Limits
+from harness.processes.kernels import NAME
 from harness.processes.pair import Setting
 from harness.processes.peer import PeerEnded, printable
 from harness.progress import Listener, Progress, Stages
@@ -97,7 +98,8 @@ def evaluate(request: Request, listen: Listener = lambda progress: None) -> Reco
     stages.begin("wait for the device")
     with device_lock(request.device, listen):
         stages.begin("start")
-        court = Court(request.problem, request.device, caches=request.limits.caches(request.caches))
+        caches, kernels = request.limits.caches(request.caches), request.caches / NAME
+        court = Court(request.problem, request.device, caches=caches, kernels=kernels)
         with court, Heats(court, [run.setting()], *request.processes) as heats, watching(request.device) as watch:
             stages.begin("empty gates")
             pair = heats.next()[0]

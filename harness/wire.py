@@ -224,6 +224,8 @@ class Open:
     device: Literal["cuda", "cpu"]
     problem: Json
     """What the oracle needs of task.yml: precisions, tolerance, shared inputs."""
+    kernels: str = ""
+    """A folder to fill with the harness's own compiled kernels first; nothing where that is done."""
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,26 @@ def test_an_honest_kernel_is_timed_behind_the_gate_and_both_clocks_agree(run: Ru
         assert summarise(case.timing.batches).time_ns > 1000
 
 
+def test_what_the_harness_runs_on_the_device_is_compiled_once_and_no_submission_can_write_it(run: Run) -> None:
+    source = """
+        from pathlib import Path
+        begun = Path("/proc/self/environ").read_text().split("\\0")
+        begun = dict(line.split("=", 1) for line in begun if "=" in line)
+        kept = list(Path(begun["TRITON_CACHE_DIR"]).rglob("*"))
+        assert any("_empty_kernel" in path.name for path in kept)
+        for path in kept:
+            try:
+                print("reached:", path.open("r+b"))
+            except OSError:
+                pass
+        print("compiled here:", [path.name for path in Path("compiled").rglob("*.json")])
+        def custom_kernel(data):
+            return 2 * data[0] + data[1]
+    """
+    for _ in range(2):
+        assert run(source).output.splitlines()[:1] == ["compiled here: []"]
+
+
 def test_empty_gates_read_the_same_before_a_submission_is_there_as_beside_it(run: Run) -> None:
     for case in run("def custom_kernel(data):\n    return 2 * data[0] + data[1]\n").timed:
         assert case.timing is not None

@@ -208,7 +208,7 @@ def test_a_child_s_environment_holds_nothing_of_the_referee_s_but_toolchains(
 ) -> None:
     monkeypatch.setenv("PODIUM_SECRET", "42")
     monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
-    built = environment("cpu", tmp_path, tmp_path / "caches")
+    built = environment("cpu", tmp_path, tmp_path / "caches", tmp_path / "kernels")
     assert "PODIUM_SECRET" not in built
     assert built["CUDA_HOME"] == "/opt/cuda"
     assert built["TRITON_INTERPRET"] == "1"
@@ -227,7 +227,7 @@ def test_a_child_sees_one_gpu(
     monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert environment(device, tmp_path, tmp_path)["CUDA_VISIBLE_DEVICES"] == expected
+    assert environment(device, tmp_path, tmp_path, tmp_path)["CUDA_VISIBLE_DEVICES"] == expected
 
 
 def test_the_caches_used_longest_ago_are_forgotten(tmp_path: Path) -> None:
@@ -236,6 +236,9 @@ def test_the_caches_used_longest_ago_are_forgotten(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
     prune_caches(tmp_path, keep=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "older"]
+    (tmp_path / "oldest").mkdir()
+    prune_caches(tmp_path, keep=0, spare="oldest")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["oldest"]
     prune_caches(tmp_path / "not there")
 
 

@@ -359,3 +359,28 @@ def test_a_small_arena_has_its_block_of_device_memory_to_itself(monkeypatch: pyt
     assert (arena.bytes.numel(), arena.handle, asked) == (5000, "07", [sharing.BLOCK_BYTES])
     sharing.allocate(sharing.BLOCK_BYTES + 1, "cuda", -1)
     assert asked[1:] == [2 * sharing.BLOCK_BYTES]
+
+
+@pytest.mark.parametrize(("room", "expected"), [(100, 2), (1, 1), (0, 0)])
+def test_an_arena_finds_its_place_while_others_are_in_the_way_which_are_freed(
+    room: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    def allocate(size_bytes: int, device: str, memory_fd: int) -> SimpleNamespace:
+        if len(taken) == room:
+            raise MemoryError
+        assert size_bytes % sharing.BLOCK_BYTES == 0
+        taken.append(size_bytes)
+        return SimpleNamespace(close=lambda: taken.remove(size_bytes))
+
+    monkeypatch.setattr(sharing, "allocate", allocate)
+    sizes = set()
+    for _ in range(20):
+        with sharing.moved_on("cuda"):
+            assert len(taken) == expected
+            sizes.add(tuple(taken))
+        assert taken == []
+    assert len(sizes) > 5 or not expected
+    with sharing.moved_on("cpu"):
+        assert taken == []

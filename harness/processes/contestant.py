@@ -28,6 +28,8 @@ from harness.processes import sharing
 from harness.processes.reveal import Reveals, open_reveals
 
 MAX_MESSAGE = 4000
+COMPILED = "compiled"
+"""In the working folder: kernels of the harness that are not among those it keeps."""
 Stage = Literal["prepare", "load", "map", "call", "rehearse", "batch"]
 
 
@@ -78,22 +80,28 @@ class Contestant:
         """Device context and the harness's own kernels. A device that cannot share a page has no gate."""
         missing = ""
         if self.device != "cpu":
-            from harness.devices import DEFAULT_CACHE_BYTES, describe_device
-            from harness.timing.enqueue import Queue
-            from harness.timing.flush import Flush
-            from harness.timing.seal import copy
-
-            self.flush = Flush(describe_device(self.device)["cache_bytes"] or DEFAULT_CACHE_BYTES)
-            self.flush()
             try:
-                self.queue = Queue(self.page_fd, self.flush)
-                self.queue.rehearse()
-                self.copy = copy
+                self._rehearse_queue()
             except RuntimeError as error:
                 self.queue, missing = None, str(error)
+        _compile_into(os.path.abspath(COMPILED))
         gc.collect()
         gc.freeze()  # what is there now need not be looked at between cases
         self.say(wire.Prepared(gated=self.queue is not None, missing=missing))
+
+    def _rehearse_queue(self) -> None:
+        from harness.devices import DEFAULT_CACHE_BYTES, describe_device
+        from harness.timing.flush import Flush
+        from harness.timing.rehearsal import rehearsed_queue
+        from harness.timing.seal import copy
+
+        self.flush = Flush(describe_device(self.device)["cache_bytes"] or DEFAULT_CACHE_BYTES)
+        try:
+            self.queue = rehearsed_queue(self.page_fd, self.flush)
+        except OSError:  # one of them is not among those kept, to which nothing can be added from here
+            _compile_into(os.path.abspath(COMPILED))
+            self.queue = rehearsed_queue(self.page_fd, self.flush)
+        self.copy = copy
 
     def probe(self, order: wire.Probe) -> None:
         """Whether memory of the oracle's can be opened here."""
@@ -101,7 +109,8 @@ class Contestant:
         self.say(wire.Probed())
 
     def load(self, order: wire.Load) -> None:
-        """Import the submission from the working folder."""
+        """Import the submission from the working folder. From here on compiled kernels are its own."""
+        _compile_into(os.path.join(os.environ["XDG_CACHE_HOME"], "triton"))
         spec = importlib.util.spec_from_file_location("submission", os.path.abspath(order.filename))
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -278,6 +287,11 @@ class Contestant:
                 step(order)
             except BaseException as error:  # noqa: BLE001
                 self.say(_failure(error, self.stage))
+
+
+def _compile_into(folder: str) -> None:
+    """Let Triton look for compiled kernels in this folder from here on, and keep them there."""
+    os.environ["TRITON_CACHE_DIR"] = folder
 
 
 # --- what went wrong, in words -----------------------------------------------------------------------------

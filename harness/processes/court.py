@@ -26,6 +26,7 @@ from harness.processes.isolation import (
     other_user,
     sweep_scratch,
 )
+from harness.processes.kernels import NAME, kernels_for
 from harness.processes.peer import Peer, PeerEnded, end, pipes, shut, signal_name
 from harness.processes.sandbox import Settings
 from harness.processes.warden import Warden
@@ -49,10 +50,16 @@ class Court:
     earlier and later processes of the same submission, and with nobody else.
     """
 
-    def __init__(self, problem: Problem, device: str, seats: int = 1, caches: Path | None = None) -> None:
-        """`caches`: where contestants will keep what they compile; without, they keep the referee's user."""
+    def __init__(
+        self, problem: Problem, device: str, seats: int = 1, caches: Path | None = None, kernels: Path | None = None
+    ) -> None:
+        """`caches`: where contestants will keep what they compile; without, they keep the referee's user.
+
+        `kernels`: where the harness's own compiled kernels are kept; without, they end with the run.
+        """
         self.problem = problem
         self.caches = caches
+        self._kept_kernels = kernels
         self.user: User | None = None
         """Whom oracle and contestants become, where that is not the referee's user."""
         self.user_missing = "a run without a sandbox"
@@ -64,6 +71,8 @@ class Court:
         """The memory file of each seat: its arena, on the CPU."""
         self.forgone = ""
         """Why contestants are started without namespaces and Landlock after all; nothing where they are not."""
+        self.is_filling = False
+        """Whether the oracle compiles the harness's own kernels first."""
         self.in_reach = ""
         """What to do about it, where a contestant was started that can signal the oracle."""
         self._oracle: Peer | None = None
@@ -91,6 +100,11 @@ class Court:
         self._held.callback(shutil.rmtree, self.scratch, ignore_errors=True)
         self.warden.remove(self.scratch)
         self._choose_user()
+        self.kernels = kernels_for(self.device_name, self._kept_kernels or self.scratch / NAME)
+        self.kernels.make()
+        self.is_filling = self.kind != "cpu" and not self.kernels.is_filled
+        if self.is_filling:
+            self.kernels.begin_filling(self.user)
         for _ in range(self.seats):
             descriptor = memory_file("podium-arena")
             self._held.callback(shut, (descriptor,))
@@ -102,7 +116,7 @@ class Court:
         self._held.callback(report.close)
         settings = None if self.user is None else Settings(report.descriptor, user=self.user, layers=())
         self._oracle = self.launch(
-            "oracle", [], folder, folder, self.memory_fds, wire.ORACLE_REPORTS, settings=settings
+            "oracle", [], folder, folder, folder, self.memory_fds, wire.ORACLE_REPORTS, settings=settings
         )
         report.begun()
         self._held.callback(self.dismiss, self._oracle)
@@ -112,7 +126,7 @@ class Court:
             "tolerance": _limits(self.problem),
         }
         kind: Any = self.kind
-        self.tell(wire.Open(str(folder), kind, judging))
+        self.tell(wire.Open(str(folder), kind, judging, str(self.kernels.folder / "triton") if self.is_filling else ""))
 
     def _choose_user(self) -> None:
         """As root, become somebody else if that one can do all that is needed."""
@@ -160,6 +174,7 @@ class Court:
         leading: list[str],
         folder: Path,
         caches: Path,
+        kernels: Path,
         shared: tuple[int, ...],
         reports: tuple[type, ...],
         memory: int | None = None,
@@ -178,7 +193,7 @@ class Court:
                     f"harness.processes.{role}",
                     [*leading, *map(str, (child_orders, child_reports, *shared))],
                     descriptors=(child_orders, child_reports, *shared, *said),
-                    variables=environment(self.device_name, folder, caches),
+                    variables=environment(self.device_name, folder, caches, kernels),
                     folder=folder,
                     settings=settings,
                 )
@@ -212,6 +227,9 @@ class Court:
             self._device = read_dataclass(Device, opened.device, "device")
             self.software: dict[str, Any] = opened.software
             self.probe: str = opened.probe
+            if self.is_filling:
+                self.kernels.end_filling()
+                self.is_filling = False
 
     def ask(self, order: Any, answer: type, *, timeout_s: float = ORACLE_S) -> Any:
         """The oracle's answer. What goes wrong there is the problem's or the machine's, never a submission's."""

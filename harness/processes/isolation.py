@@ -80,18 +80,21 @@ class Limits:
         return self.memory_bytes or machine * 6 // 10
 
 
-def environment(device: str, scratch: Path, caches: Path) -> dict[str, str]:
-    """A child's environment, built from nothing: toolchain variables, the device, and where it may write."""
+def environment(device: str, scratch: Path, caches: Path, kernels: Path) -> dict[str, str]:
+    """A child's environment, built from nothing: toolchain variables, the device, and where it may write.
+
+    Compiled kernels come from `kernels`, until a process that may write `caches` has what it needs of the harness.
+    """
     built = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     built |= {
         "HOME": str(scratch),
         "TMPDIR": str(scratch),
         "XDG_CACHE_HOME": str(caches),
-        "TRITON_CACHE_DIR": str(caches / "triton"),
+        "TRITON_CACHE_DIR": str(kernels / "triton"),
         "TORCH_EXTENSIONS_DIR": str(caches / "torch_extensions"),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # more are processes that want semaphores outside of the sandbox
-        "CUDA_CACHE_PATH": str(caches / "cuda"),
+        "CUDA_CACHE_PATH": str(kernels / "cuda"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
         "USER": "contestant",
@@ -294,10 +297,11 @@ def sweep_scratch() -> None:
             continue  # somebody else was quicker
 
 
-def prune_caches(folder: Path, keep: int = KEPT_CACHES) -> None:
-    """Forget the compile caches that were used longest ago."""
+def prune_caches(folder: Path, keep: int = KEPT_CACHES, spare: str = "") -> None:
+    """Forget the compile caches that were used longest ago, but for the one of the name `spare`."""
     try:
-        known = sorted(folder.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+        found = [each for each in folder.iterdir() if each.name != spare]
+        known = sorted(found, key=lambda each: each.stat().st_mtime, reverse=True)
     except OSError:
         return  # not there yet, or another run is pruning it
     for old in known[keep:]:

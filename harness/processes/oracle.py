@@ -191,6 +191,10 @@ class Oracle:
         self._room_bytes = min(MAX_SET_BYTES, (facts["memory_bytes"] or MAX_SET_BYTES) // 10)
         self._keep_bytes = KEPT_SHARE * (facts["memory_bytes"] or 0)
         self._cache_bytes = facts["cache_bytes"] or DEFAULT_CACHE_BYTES
+        if order.kernels:
+            from harness.timing.rehearsal import fill
+
+            fill(order.kernels, self._cache_bytes)
         self._reference = open_reference(order.folder, order.problem)
         if order.device == "cuda":
             from harness.timing.canary import Canaries
@@ -254,13 +258,14 @@ class Oracle:
     def _seats(self, layout: Layout, numbers: Sequence[int]) -> dict[int, Seat]:
         """An arena for each; none is left when one of them finds no room.
 
-        Made in random order: a place in the device's memory may be a lucky one, and should not always be the same
-        seat's.
+        Made in random order, at places of their own each time: a place in the device's memory may be a lucky one, and
+        should not always be the same seat's, nor stay one run's for as long as it lasts.
         """
         seats = {}
         with contextlib.ExitStack() as stack:
             for number in random.sample(numbers, len(numbers)):
-                arena = sharing.allocate(layout.size_bytes, self._device, self._memory_fds[number])
+                with sharing.moved_on(self._device):
+                    arena = sharing.allocate(layout.size_bytes, self._device, self._memory_fds[number])
                 stack.callback(arena.close)
                 seats[number] = self._seat(layout, arena)
             stack.pop_all()

@@ -27,6 +27,7 @@ from harness.processes.isolation import (
     prune_caches,
     settings,
 )
+from harness.processes.kernels import NAME
 from harness.processes.peer import Peer, PeerEnded, printable, shut
 from harness.record import Layer, Outcome
 from harness.timing.gate import PAGE_BYTES, Page
@@ -107,7 +108,7 @@ class Pair:
         (self._folder / "submission.py").write_text(setting.source, encoding="utf-8")
         setting.caches.mkdir(parents=True, exist_ok=True)
         os.utime(setting.caches)
-        prune_caches(setting.caches.parent)
+        prune_caches(setting.caches.parent, spare=NAME)
         user = self.court.user
         if user is not None:
             hand_over(self._folder, user)
@@ -122,6 +123,7 @@ class Pair:
                 [self.court.kind],
                 self._folder,
                 setting.caches,
+                self.court.kernels.folder,
                 shared,
                 wire.CONTESTANT_REPORTS,
                 limits.host_memory_bytes,
@@ -154,7 +156,12 @@ class Pair:
             )
 
     def begin_prepare(self) -> None:
-        """Wait for the interpreter and let it make its device context: several may do so at once, the oracle too."""
+        """Wait for the interpreter and let it make its device context: several may do so at once, the oracle too.
+
+        What the harness itself runs on the device is compiled by then.
+        """
+        if self.court.is_filling:
+            self.court.await_device()
         trouble = self._begun()
         if trouble and self._starts_without_sandbox(trouble):
             trouble = self._begun()

@@ -6,6 +6,7 @@ time that counts is read by the referee (timing.gate), the outputs that count li
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Callable, Sequence
 
@@ -63,6 +64,8 @@ class Queue:
         # Flag 2 maps the page into the device's address space; Triton then takes the tensor as it is.
         code = torch.cuda.cudart().cudaHostRegister(self._words.data_ptr(), PAGE_BYTES, 2)
         if int(code) != 0:
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device="cuda")  # the next launch is told of the error, and it is forgotten
             raise RuntimeError(f"the driver would not map the gate's page (error {int(code)})")
         self._flush = flush
         self._allowance = Allowance()
@@ -162,6 +165,11 @@ class Queue:
         _done_kernel[(1,)](self._words, generation, DONE, num_warps=1)
         self._pad(pads_behind(len(order), shift))
         return bool(self._words[EXPIRED].item() == generation)
+
+    def close(self) -> None:
+        """Let go of the page: nothing can be enqueued any more."""
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaHostUnregister(self._words.data_ptr())
 
     def let_go(self) -> None:
         """Hold no output any more, also where a call raised."""
