@@ -105,6 +105,31 @@ def db_option(function: F) -> F:
     return click.option("--db", metavar="URL", help="Another database, as a SQLAlchemy URL.")(function)
 
 
+def problems_option(function: F) -> F:
+    """--problems, the same everywhere."""
+    return click.option(
+        "--problems",
+        "folder",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        expose_value=False,
+        is_eager=True,
+        callback=_more_problems,
+        help="A tree of further problems, as gpu-mode/reference-kernels has one; so is each folder in PODIUM_PROBLEMS.",
+    )(function)
+
+
+def _more_problems(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
+    """Let this command find the problems below a folder."""
+    if value is None:
+        return
+    if not value.is_dir():
+        raise click.UsageError(f"--problems {value} is no folder")
+    before = os.environ.get("PODIUM_PROBLEMS", "")
+    os.environ["PODIUM_PROBLEMS"] = os.pathsep.join(filter(None, [str(value.resolve()), before]))
+    context.call_on_close(lambda: os.environ.update(PODIUM_PROBLEMS=before))
+
+
 def device_option(function: F) -> F:
     """--device, the same everywhere."""
     return click.option(
@@ -196,6 +221,7 @@ def main() -> None:
 @pace_options
 @db_option
 @json_option
+@problems_option
 def submit(
     file: Path, problem: str | None, mode: Any, device: str, cases: tuple[str, ...], name: str | None,
     seed_file: Path | None, replay: str | None, timeout: float | None, isolation: Any, precision: float | None,
@@ -215,7 +241,7 @@ def submit(
         raise click.UsageError("--kernels is about benchmarks, and --mode test has none; leave one of them out")
     needs_hidden_cases({"--seed-file": seed_file, "--replay": replay}, mode, cases)
     submission = read_submission(file, name or default_author())
-    found = load(problem_for(file, submission.source, problem, roots()))
+    found = load_supported(problem_for(file, submission.source, problem, roots()))
     submission = marked_baseline(submission, found.name)
     optional = ("regime",) if found.regimes else ()
     tests, benchmarks = found.cases_on(device)
@@ -338,6 +364,7 @@ def seed(file: Path, commit: bool, as_json: bool) -> None:
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page with plots here.")
 @db_option
 @json_option
+@problems_option
 def compare(
     kernels: tuple[str, ...], problem: str | None, device: str, cases: tuple[str, ...], timeout: float | None,
     isolation: Any, precision: float | None, max_seconds: float | None, html: Path | None, db: str | None,
@@ -361,7 +388,7 @@ def compare(
     contenders = chosen_contenders(kernels, db)
     first = contenders[0]
     named = problem or (first.record.problem.name if first.record else None)
-    found = load(problem_for(Path(kernels[0]), first.submission.source, named, roots()))
+    found = load_supported(problem_for(Path(kernels[0]), first.submission.source, named, roots()))
     tests, benchmarks = found.cases_on(device)
     optional = ("regime",) if found.regimes else ()
     chosen = select_cases(cases, (*tests, *benchmarks), optional) if cases else None
@@ -432,6 +459,7 @@ def comparison_code(comparison: Any) -> int:
 @click.option("--case", "cases", multiple=True, metavar="'K=V K=V'", help="As for submit. Repeatable.")
 @db_option
 @json_option
+@problems_option
 def watch(file: Path, problem: str | None, device: str, cases: tuple[str, ...], db: str | None, as_json: bool) -> None:
     """Verify FILE and, where it passes, time it, now and whenever it is saved; Ctrl-C ends it.
 
@@ -467,7 +495,7 @@ def watched_request(file: Path, problem: str | None, device: str, cases: tuple[s
     submission = read_submission(file, default_author())
     if not submission.source.strip():
         raise SubmissionError(f"{file} is empty")
-    found = load(problem_for(file, submission.source, problem, roots()))
+    found = load_supported(problem_for(file, submission.source, problem, roots()))
     listed = [case for group in found.cases_on(device) for case in group]
     chosen = select_cases(cases, listed, ("regime",) if found.regimes else ()) if cases else None
     return Request(found, submission, "benchmark", device, caches(), chosen, limits(found, None))
@@ -604,20 +632,32 @@ def asked(label: str, default: str, answer: Callable[[str], Draft]) -> Draft:
 @main.command(short_help="All problems, or the task of one.", epilog=example("podium problems mla_decode"))
 @click.argument("name", required=False)
 @json_option
+@problems_option
 def problems(name: str | None, as_json: bool) -> None:
     """List the problems, or show one: its description, tensors, cases, tolerance, regimes and roofline.
 
     The tensors are those of a small case, which the problem's reference makes on the CPU.
     """
+    from harness.errors import ProblemError
     from harness.problem import list_problems
+    from harness.sets import listed_in
     from leaderboard.pages import problem_list, problem_page, problem_summary
 
     if name is None:
-        found = [load(folder) for folder in list_problems(roots())]
+        found, broken, listed = [], [], listed_in(roots())
+        for folder in list_problems(roots()):
+            try:
+                found.append(load(folder))
+            except ProblemError as error:
+                broken.append((folder, str(error)))
         if as_json:
-            click.echo(json.dumps([problem_summary(each) for each in found]))
+            told = [problem_summary(each, listed=listed.get(each.folder)) for each in found]
+            unread = [{"name": folder.name, "folder": str(folder), "error": reason} for folder, reason in broken]
+            click.echo(json.dumps([*told, *unread]))
         else:
-            console().print(problem_list(found))
+            console().print(problem_list(found, listed))
+            for _, reason in broken:
+                click.echo(f"podium: not listed: {reason}", err=True)
         return
     from harness.form import form_of
 
@@ -634,6 +674,7 @@ def problems(name: str | None, as_json: bool) -> None:
 @click.argument("problem")
 @device_option
 @json_option
+@problems_option
 def validate(problem: str, device: str, as_json: bool) -> None:
     """Judge the variants in a problem's mutants.py, wrong and right ones, and say how far each is from the limit.
 
@@ -660,6 +701,7 @@ def validate(problem: str, device: str, as_json: bool) -> None:
 @main.command(short_help="Begin a kernel from a template.", epilog=example("podium start fp4_gemm my_kernel.py"))
 @click.argument("problem")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
+@problems_option
 def start(problem: str, file: Path | None) -> None:
     """Copy a problem's template to FILE (default: PROBLEM.py here) and say what to run next."""
     from harness.submission import start_from_template
@@ -680,6 +722,7 @@ def start(problem: str, file: Path | None) -> None:
 @click.option("--all", "every", is_flag=True, help="Boards of earlier versions of the problem, too.")
 @db_option
 @json_option
+@problems_option
 def board(problem: str | None, every: bool, db: str | None, as_json: bool) -> None:
     """Show the leaderboard: one board per problem version, device model and timing class."""
     from harness.record import to_dict
@@ -689,8 +732,8 @@ def board(problem: str | None, every: bool, db: str | None, as_json: bool) -> No
     found = load(problem) if problem else None
     boards = rank(open_store(db).scores(problem=found.name if found else None))
     if not every:
-        current = current_hashes() | ({found.name: found.content_hash} if found else {})
-        boards = [each for each in boards if current.get(each.problem, each.problem_hash) == each.problem_hash]
+        current = current_hashes() | ({found.name: {found.content_hash}} if found else {})
+        boards = [each for each in boards if each.problem_hash in current.get(each.problem, {each.problem_hash})]
     if as_json:
         click.echo(json.dumps([to_dict(each) for each in boards]))
         return
@@ -822,15 +865,22 @@ def load(name: str | Path) -> Problem:
     return load_problem(name if isinstance(name, Path) else find_problem(name, roots()))
 
 
-def current_hashes() -> dict[str, str]:
-    """The content hash of each known problem as it is now."""
+def load_supported(name: str | Path) -> Problem:
+    """The same, if it can be run here."""
+    from harness.problem import supported
+
+    return supported(load(name))
+
+
+def current_hashes() -> dict[str, set[str]]:
+    """The content hashes of the known problems as they are now, by name: those of two sets may share one."""
     from harness.errors import ProblemError
     from harness.problem import list_problems
 
-    hashes = {}
+    hashes: dict[str, set[str]] = {}
     for folder in list_problems(roots()):
         try:
-            hashes[folder.name] = load(folder).content_hash
+            hashes.setdefault(folder.name, set()).add(load(folder).content_hash)
         except ProblemError:
             continue  # `podium problems` says what is wrong with it
     return hashes

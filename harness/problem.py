@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.cases import Case
 from harness.errors import ProblemError
 from harness.roofline import Roofline
+from harness.sets import read_sets
+
+if TYPE_CHECKING:
+    from harness.schema import TaskModel
 
 SUBMISSION_MARK = "@SUBMISSION@"
+SHIPPED = Path(__file__).resolve().parents[1] / "problems"
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ class Problem:
     content_hash: str
     main: str = "eval.py"
     """The evaluator that upstream runs; here it has no part."""
+    unsupported: str = ""
+    """Why it cannot be run here; nothing where it can."""
 
     @property
     def is_foreign(self) -> bool:
@@ -105,15 +114,27 @@ class Problem:
 
 def default_roots() -> tuple[Path, ...]:
     """The shipped problems, then the folders in PODIUM_PROBLEMS."""
-    shipped = Path(__file__).resolve().parents[1] / "problems"
     listed = [Path(item) for item in os.environ.get("PODIUM_PROBLEMS", "").split(os.pathsep) if item]
-    return (shipped, *listed)
+    return (SHIPPED, *listed)
 
 
 def list_problems(roots: Sequence[Path]) -> list[Path]:
-    """All problem folders below these roots, by name."""
-    folders = [file.parent for root in roots if root.is_dir() for file in root.glob("*/task.yml")]
-    return sorted(folders, key=lambda folder: folder.name)
+    """All problem folders below these roots, by name: in them, or, but for the shipped ones, in folders of a set."""
+    found = [
+        file.parent
+        for root in roots
+        if root.is_dir()
+        for pattern in ("*/task.yml", *(["*/*/task.yml"] if root != SHIPPED else []))
+        for file in root.glob(pattern)
+    ]
+    return sorted(dict.fromkeys(found), key=lambda folder: (folder.name, folder))
+
+
+def supported(problem: Problem) -> Problem:
+    """The same, if it can be run here; ProblemError with the reason if not."""
+    if problem.unsupported:
+        raise ProblemError(f"{problem.name} cannot be run here: {problem.unsupported}")
+    return problem
 
 
 def find_problem(name: str, roots: Sequence[Path]) -> Path:
@@ -122,6 +143,9 @@ def find_problem(name: str, roots: Sequence[Path]) -> Path:
     path = Path(os.path.expanduser(name))
     if name and os.path.isfile(path / "task.yml"):
         return path.resolve()
+    for root in roots if os.sep in name and not os.path.isabs(path) else ():
+        if os.path.isfile(root / name / "task.yml"):  # SET/PROBLEM of a tree
+            return (root / name).resolve()
     if os.sep in name and not os.path.isdir(path):
         raise ProblemError(f"there is no folder {name}")
     if os.sep in name or name in (".", ".."):
@@ -130,13 +154,26 @@ def find_problem(name: str, roots: Sequence[Path]) -> Path:
 
 
 def find_named(name: str, roots: Sequence[Path]) -> Path:
-    """The same by name or alias only: for a name that a submission gives, which chooses no folder of its own."""
-    known: dict[str, Path] = {folder.name: folder for folder in list_problems(roots)}
-    if name in known:
-        return known[name]
-    aliases = {alias: folder for folder in known.values() for alias in _aliases(folder)}
-    if name in aliases:
-        return aliases[name]
+    """The same by name or alias only: for a name that a submission gives, which chooses no folder of its own.
+
+    An earlier root's problems go before a later one's: no tree takes the name of a shipped problem away.
+    """
+    known: list[str] = []
+    aliases: list[str] = []
+    for root in roots:
+        folders = list_problems([root])
+        places = [folder for folder in folders if folder.name == name]
+        if len(places) == 1:
+            return places[0]
+        named = {each.name: each.folder for each in read_sets(root)}
+        named |= {alias: folder for folder in folders for alias in _aliases(folder)}
+        if name in named:
+            return named[name]
+        if places:
+            shown = " or ".join(str(Path(folder.parent.name, folder.name)) for folder in places)
+            raise ProblemError(f"several problems are called {name}: name {shown}")
+        known += [folder.name for folder in folders]
+        aliases += named
     near = difflib.get_close_matches(name, [*known, *aliases], n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known) or 'none'}"
     raise ProblemError(f"there is no problem {name!r}; {hint}")
@@ -177,7 +214,40 @@ def load_problem(folder: Path) -> Problem:
         templates=dict(task.templates),
         content_hash=_content_hash(folder, entries),
         main=task.config.main,
+        unsupported=_unsupported(task, {entry.name: entry.source for entry in entries}),
     )
+
+
+def _unsupported(task: TaskModel, files: dict[str, Path]) -> str:
+    """Why a folder's problem cannot be run here, as far as it shows without running any of it."""
+    if task.lang != "py":
+        return f"its submissions are in {task.lang}, not Python"
+    if task.multi_gpu:
+        return "it needs several GPUs at once"
+    offered = _names_of(files["reference.py"])
+    needed = ["generate_input", "ref_kernel"] + ([] if task.tolerance else ["check_implementation"])
+    missing = [name for name in needed if offered is not None and name not in offered]
+    return f"its reference.py has no {missing[0]}, so its evaluator is one of its own" if missing else ""
+
+
+def _names_of(file: Path) -> set[str] | None:
+    """What a module's top level defines or imports; None where that cannot be told from its text."""
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None  # the oracle will tell
+    found: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif not isinstance(node, ast.Expr):
+            return None
+    return None if "*" in found else found
 
 
 def _entries(folder: Path, files: Sequence[tuple[str, str]]) -> tuple[FileEntry, ...]:

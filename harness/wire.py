@@ -276,6 +276,20 @@ class Roof:
 
 
 @dataclass(frozen=True)
+class Examine:
+    """Look at what the problem's own generator and check let pass, on these cases."""
+
+    specs: tuple[Json, ...]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What a user should know of them."""
+
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Strike:
     """Free the case's data and arenas."""
 
@@ -386,8 +400,8 @@ CONTESTANT_REPORTS = (
     Claims,
     Failed,
 )
-ORACLE_ORDERS = (Open, Stage, Renew, Deal, Judge, Roof, Strike, Quit)
-ORACLE_REPORTS = (Opened, Staged, Renewed, Dealt, Judged, RoofFound, Struck, Trouble)
+ORACLE_ORDERS = (Open, Stage, Renew, Deal, Judge, Roof, Examine, Strike, Quit)
+ORACLE_REPORTS = (Opened, Staged, Renewed, Dealt, Judged, RoofFound, Examined, Struck, Trouble)
 
 
 def encode(message: Any) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -20,12 +21,17 @@ STATES = {"good": ("✓", "green"), "lesser": ("~", "yellow"), "missing": ("✗"
 FOUND = {"as declared": ("✓", "green"), "not stopped": ("✗", "red"), "not run": ("·", "dim")}
 
 
-def problem_summary(problem: Any, form: Any = None) -> dict[str, Any]:
-    """A problem (harness.problem.Problem) as JSON-ready data, with what is known of its tensors (harness.form)."""
-    told: dict[str, Any] = {}
+def problem_summary(problem: Any, form: Any = None, listed: Any = None) -> dict[str, Any]:
+    """A problem (harness.problem.Problem) as JSON-ready data, with what is known of its tensors (harness.form).
+
+    `listed`: what a set's file says of it (harness.sets.Listed).
+    """
+    told: dict[str, Any] = {"unsupported": problem.unsupported or None}
+    if listed is not None:
+        told |= {"board": listed.name, "set": listed.set_name, "deadline": listed.deadline, "gpus": list(listed.gpus)}
     if form is not None:
         known = not isinstance(form, str)
-        told = {
+        told |= {
             "form_case": form.case if known else None,
             "inputs": [dataclasses.asdict(part) for part in form.inputs] if known else None,
             "output": [dataclasses.asdict(part) for part in form.outputs] if known else None,
@@ -50,18 +56,31 @@ def problem_summary(problem: Any, form: Any = None) -> dict[str, Any]:
     }
 
 
-def problem_list(problems: Sequence[Any]) -> Table:
-    """All problems, a line each."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("problem", no_wrap=True)
-    table.add_column("title", overflow="fold")
-    table.add_column("alias", no_wrap=True)
-    for title in ("tests", "benchmarks", "on a CPU"):
-        table.add_column(title, justify="right")
+def problem_list(problems: Sequence[Any], listed: Mapping[Path, Any]) -> RenderableType:
+    """All problems, a line each; those that a set's file lists (harness.sets.Listed, by folder) under their set."""
+    names = [each.name for each in problems]
+    sets: dict[str, list[Any]] = {}
     for each in problems:
-        counts = (str(len(cases)) for cases in (each.tests, each.benchmarks, each.smoke))
-        table.add_row(Text(each.name, "bold"), each.title or "", ", ".join(each.aliases), *counts)
-    return table
+        sets.setdefault(listed[each.folder].set_name if each.folder in listed else "", []).append(each)
+    parts: list[RenderableType] = []
+    for name in sorted(sets):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=name or None, title_style="bold", title_justify="left")
+        table.add_column("problem", no_wrap=True)
+        table.add_column("board, until, GPUs there" if name else "title", overflow="fold")
+        table.add_column("" if name else "alias", overflow="fold", no_wrap=not name)
+        for title in ("tests", "benchmarks", "on a CPU"):
+            table.add_column(title, justify="right")
+        for each in sets[name]:
+            known = listed.get(each.folder)
+            about = [each.title] if known is None else [known.name, known.deadline, " ".join(known.gpus)]
+            note = f"cannot be run here: {each.unsupported}" if each.unsupported else ", ".join(each.aliases)
+            shown = (
+                each.name if known is None or names.count(each.name) == 1 else f"{each.folder.parent.name}/{each.name}"
+            )
+            counts = (str(len(cases)) for cases in (each.tests, each.benchmarks, each.smoke))
+            table.add_row(Text(shown, "bold"), plain(", ".join(filter(None, about))), plain(note), *counts)
+        parts.append(table)
+    return Group(*parts)
 
 
 def problem_page(problem: Any, form: Any) -> RenderableType:

@@ -46,6 +46,8 @@ class Mapping:
     """The bytes that the stand-in lies in, int32."""
     reveals: Reveals | None
     """The late lines of every input set."""
+    converts: bool = False
+    """Whether an output may have other strides, or a smaller dtype, than its buffer."""
 
 
 @dataclass
@@ -137,7 +139,7 @@ class Contestant:
         seals = [sharing.rebuild(plan, arena.bytes) for plan in order.layout["outputs"]]
         stand_in, zeros = sharing.zeros_like(seals[0])
         reveals = open_reveals(order.layout["reveals"], arena.bytes)
-        self.mapping = Mapping(arena, inputs, seals, stand_in, zeros, reveals)
+        self.mapping = Mapping(arena, inputs, seals, stand_in, zeros, reveals, order.layout["converts"])
         self.say(wire.Mapped())
 
     def unmap(self, order: wire.Unmap) -> None:
@@ -249,7 +251,7 @@ class Contestant:
 
     def _seal(self, index: int, output: Any) -> None:
         assert self.mapping is not None
-        sharing.seal_into(output, self.mapping.seals[index], copy=self.copy)
+        sharing.seal_into(output, self.mapping.seals[index], copy=self.copy, converts=self.mapping.converts)
 
     def _seal_stand_in(self, index: int, _: Any) -> None:
         if self.mapping is not None:

@@ -30,6 +30,7 @@ from harness.judge import Finding, judge, poison, same_bits
 from harness.processes import sharing
 from harness.processes.reference import Reference, copied, open_reference
 from harness.processes.reveal import Reveals, Spans, open_reveals, room, spans_of
+from harness.processes.weaknesses import weaknesses
 
 MAX_SET_BYTES = 4 << 30
 """Room for per-call inputs and outputs of all seats' batches, at most, and at most a tenth of the device's memory."""
@@ -130,6 +131,7 @@ class Oracle:
             wire.Deal: self.deal,
             wire.Judge: self.judge,
             wire.Roof: self.roof,
+            wire.Examine: self.examine,
             wire.Strike: self.strike,
         }
         while line := self._orders.readline(wire.MAX_LINE_BYTES + 1):
@@ -195,7 +197,7 @@ class Oracle:
             from harness.timing.rehearsal import fill
 
             fill(order.kernels, self._cache_bytes)
-        self._reference = open_reference(order.folder, order.problem)
+        self._reference = open_reference(order.folder, order.problem, order.device)
         if order.device == "cuda":
             from harness.timing.canary import Canaries
 
@@ -252,7 +254,8 @@ class Oracle:
             plans.append(planned(places[index % copies]))
         inputs, outputs = (list(column) for column in zip(*plans, strict=True))
         spans = spans_of(inputs, [place for each in places for place in each.values()], self._device)
-        plan = {"inputs": inputs, "outputs": outputs, "reveals": room(spans, planner)}
+        converts = self.reference.limits is None  # a foreign check looks at values
+        plan = {"inputs": inputs, "outputs": outputs, "reveals": room(spans, planner), "converts": converts}
         return Layout(plan, spans, max(planner.size_bytes, 1))
 
     def _seats(self, layout: Layout, numbers: Sequence[int]) -> dict[int, Seat]:
@@ -418,6 +421,12 @@ class Oracle:
         found = wire.RoofFound(memory_bytes_per_s(self._cache_bytes), operations_per_s(order.kinds))
         self._release()
         return found
+
+    def examine(self, order: wire.Examine) -> wire.Examined:
+        """What the problem's own generator and check let pass."""
+        found = weaknesses(self.reference, order.specs)
+        self._release()
+        return wire.Examined(found)
 
     def strike(self, order: wire.Strike) -> wire.Struck:
         """Free the case."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
@@ -15,6 +16,7 @@ import torch
 
 from harness.problem import RowLimits
 from harness.processes import sharing
+from harness.processes.cpu_for_cuda import cpu_for_cuda
 
 
 @dataclass
@@ -26,6 +28,8 @@ class Reference:
     limits: dict[str | None, RowLimits] | None
     """By precision; None for a problem that is judged by its own check."""
     shared_paths: tuple[tuple[str, ...], ...]
+    around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    """What the module's functions run in."""
 
     def has(self, name: str) -> bool:
         """Whether the problem offers this optional function."""
@@ -33,7 +37,8 @@ class Reference:
 
     def generate(self, spec: dict[str, Any]) -> Any:
         """Fresh data of a case."""
-        return _call(self.module.generate_input, spec)
+        with self.around():
+            return _call(self.module.generate_input, spec)
 
     def renew(self, base: Any, spec: dict[str, Any]) -> Any:
         """Data with the same shared inputs as `base` and everything else fresh; all fresh where that is not offered."""
@@ -45,7 +50,8 @@ class Reference:
 
     def output(self, data: Any) -> Any:
         """What a right submission returns, in exactly its form; a foreign reference may write to its inputs."""
-        return self.module.ref_kernel(copied(data) if self.limits is None else data)
+        with self.around():
+            return self.module.ref_kernel(copied(data) if self.limits is None else data)
 
     def expected(self, data: Any, precision: str | None, rows: torch.Tensor | None) -> torch.Tensor:
         """float32 expectation at a precision, of these rows of dimension 0 (None: all)."""
@@ -63,19 +69,25 @@ class Reference:
         """The verdict of the check published for the competition; old ones return only a text, empty when right."""
         if not self.has("check_implementation"):
             return None
-        answer = self.module.check_implementation(data, output)
+        with self.around():
+            answer = self.module.check_implementation(data, output)
         if isinstance(answer, str):
             return answer == "", answer
         ok, message = answer
         return bool(ok), str(message or "")
 
 
-def open_reference(folder: str, judging: dict[str, Any]) -> Reference:
-    """Import reference.py from the folder where a problem's files lie flat; `judging` as the referee sends it."""
+def open_reference(folder: str, judging: dict[str, Any], device: str = "cpu") -> Reference:
+    """Import reference.py from the folder where a problem's files lie flat; `judging` as the referee sends it.
+
+    A foreign problem's code finds the CPU where it says cuda, on the device `cpu`.
+    """
     sys.path.insert(0, folder)
     os.chdir(folder)
-    module = importlib.import_module("reference")
     tolerance = judging["tolerance"]
+    around = cpu_for_cuda if tolerance is None and device == "cpu" else contextlib.nullcontext
+    with around():
+        module = importlib.import_module("reference")
     paths = tuple(tuple(path.split(".")) for path in judging["shared_inputs"])
     renews = callable(getattr(module, "renew_input", None))
     return Reference(
@@ -83,6 +95,7 @@ def open_reference(folder: str, judging: dict[str, Any]) -> Reference:
         tuple(judging["precisions"]) or (None,),
         None if tolerance is None else {name or None: RowLimits(**values) for name, values in tolerance.items()},
         paths if renews else (),  # without renew_input every set has contents of its own
+        around,
     )
 
 

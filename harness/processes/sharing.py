@@ -229,27 +229,42 @@ def seal_into(
     seal: Tree,
     name: str = "the output",
     copy: Callable[[torch.Tensor, torch.Tensor], None] = torch_copy,
+    converts: bool = False,
 ) -> None:
     """Copy what the kernel returned into the oracle's buffer, if it has its exact form. BadOutput says what differs.
 
-    `copy(place, output)` copies one tensor.
+    `copy(place, output)` copies one tensor. `converts`: other strides are as good, and a dtype whose every value the
+    buffer's has too.
     """
     if isinstance(seal, torch.Tensor):
         if not isinstance(output, torch.Tensor):
             raise BadOutput(f"{name} is {_kind(output)}; expected {_form(seal)}")
-        if _traits(output) != _traits(seal):
+        if _traits(output) == _traits(seal):
+            copy(seal, output)
+        elif converts and _is_convertible(output, seal):
+            torch_copy(seal, output)
+        else:
             raise BadOutput(f"{name} is {_form(output)}; expected {_form(seal)}")
-        copy(seal, output)
     elif isinstance(seal, tuple | list):
         if not isinstance(output, tuple | list) or len(output) != len(seal):
             raise BadOutput(f"{name} is {_kind(output)}; expected a {type(seal).__name__} of {len(seal)}")
         for index, (item, place) in enumerate(zip(output, seal, strict=True)):
-            seal_into(item, place, f"{name}[{index}]", copy)
+            seal_into(item, place, f"{name}[{index}]", copy, converts)
     elif isinstance(seal, dict):
         if not isinstance(output, dict) or set(output) != set(seal):
             raise BadOutput(f"{name} is {_kind(output)}; expected a dict with keys {sorted(map(str, seal))}")
         for key, place in seal.items():
-            seal_into(output[key], place, f"{name}[{key!r}]", copy)
+            seal_into(output[key], place, f"{name}[{key!r}]", copy, converts)
+
+
+def _is_convertible(output: torch.Tensor, seal: torch.Tensor) -> bool:
+    """Whether a tensor differs from the seal by its strides, or by a dtype that has no value which the seal's lacks."""
+    if output.layout != torch.strided or output.shape != seal.shape or output.device.type != seal.device.type:
+        return False
+    try:
+        return bool(torch.promote_types(output.dtype, seal.dtype) == seal.dtype)
+    except RuntimeError:  # there is no common dtype of some of the small ones
+        return False
 
 
 def _kind(value: Any) -> str:
