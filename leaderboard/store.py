@@ -205,7 +205,7 @@ class Store:
         row: dict[str, Any] = {key: _text(" ".join(value.split())) for key, value in words.items()}
         if not row["reason"]:
             raise StoreError("a reason is empty; say why the doubt is none: whoever reads the board sees it")
-        row["created"] = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
+        row["created"] = datetime.now(UTC).replace(tzinfo=None)
         with self.writes() as connection:
             number, record, before = self._locked(connection, prefix)
             check_clear(record, doubts, before)

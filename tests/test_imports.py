@@ -18,6 +18,8 @@ HEAVY = {
     "reference.py",
     "contestant.py",
     "sharing.py",
+    "cpu_for_cuda.py",
+    "weaknesses.py",
     "reveal.py",
     "enqueue.py",
     "flush.py",

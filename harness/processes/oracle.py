@@ -194,7 +194,7 @@ class Oracle:
         self._keep_bytes = KEPT_SHARE * (facts["memory_bytes"] or 0)
         self._cache_bytes = facts["cache_bytes"] or DEFAULT_CACHE_BYTES
         if order.kernels:
-            from harness.timing.rehearsal import fill
+            from harness.timing.filling import fill
 
             fill(order.kernels, self._cache_bytes)
         self._reference = open_reference(order.folder, order.problem, order.device)
