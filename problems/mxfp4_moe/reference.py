@@ -11,6 +11,8 @@ from task import input_t, output_t
 PUBLISHED_RTOL = PUBLISHED_ATOL = 5e-2
 ROUTING_REGIMES = ("skewed", "sparse", "renormalised")
 _WEIGHT_SHIFT = 1 / 16
+_PIECE_ELEMENTS = 1 << 24
+"""Weights are made, quantised and read back in pieces of at most this many, or of one expert."""
 
 
 def generate_input(
@@ -25,9 +27,9 @@ def generate_input(
 ) -> input_t:
     """The twelve-part tuple described in README.md, on the default device, contiguous.
 
-    Weights are made and quantised expert by expert, so that the peak of memory stays near the size of the result.
-    Needs dhidden and dexpert to be multiples of 64 (the tiled layout); raises ValueError otherwise, and for an
-    unknown regime.
+    Weights are made and quantised a few experts at a time, so that the peak of memory stays near the size of the
+    result. Needs dhidden and dexpert to be multiples of 64 (the tiled layout); raises ValueError otherwise, and for
+    an unknown regime.
     """
     if dhidden % 64 or dexpert % 64:
         raise ValueError(f"dhidden = {dhidden}, dexpert = {dexpert}: expected multiples of 64")
@@ -130,13 +132,19 @@ def check_implementation(data: input_t, output: output_t) -> tuple[bool, str]:
 def _grouped_product(rows: torch.Tensor, counts: list[int], packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """float32 [S, K], rows of expert 0 first, then of expert 1, ... -> [S, N]: each times its own expert's weights.
 
-    An expert without rows is skipped, and one expert's weights (packed [E, N, K/2]) are dequantised at a time.
+    An expert without rows is skipped; the weights of a few experts (packed [E, N, K/2]) are dequantised at a time.
     """
     scales = scales.view(*packed.shape[:2], -1)
     product = rows.new_empty(len(rows), packed.shape[1])
-    for expert, (left, out) in enumerate(zip(rows.split(counts), product.split(counts), strict=True)):
-        if len(left):
-            torch.mm(left, dequantize_mxfp4(packed[expert], scales[expert]).T, out=out)
+    parts = zip(rows.split(counts), product.split(counts), strict=True)
+    hit = [(expert, *part) for expert, part in enumerate(parts) if counts[expert]]
+    piece = max(1, _PIECE_ELEMENTS // (2 * packed[0].numel()))
+    for begin in range(0, len(hit), piece):
+        experts, left, out = zip(*hit[begin : begin + piece], strict=True)
+        chosen = torch.tensor(experts, device=packed.device)
+        weights = dequantize_mxfp4(packed[chosen], scales[chosen])
+        for each in zip(left, weights, out, strict=True):
+            torch.mm(each[0], each[1].T, out=each[2])
     return product
 
 
@@ -153,15 +161,17 @@ def _expert_weights(
     device = default_device()
     table = normal_table(_value_regime(regime), divisor=math.sqrt(depth), shift=_WEIGHT_SHIFT).to(device)
     packed = torch.empty((experts, rows, depth // 2), dtype=torch.uint8, device=device)
-    scales = torch.empty((experts * rows, depth // BLOCK), dtype=torch.uint8, device=device)
-    for expert, scales_out in enumerate(scales.split(rows)):
-        weights = sample_table(table, (rows, depth), seed, stream, device, first=expert * rows * depth)
+    scales = torch.empty((experts, rows, depth // BLOCK), dtype=torch.uint8, device=device)
+    piece = max(1, _PIECE_ELEMENTS // (rows * depth))
+    for begin in range(0, experts, piece):
+        some = slice(begin, min(begin + piece, experts))
+        shape = (some.stop - begin, rows, depth)
+        weights = sample_table(table, shape, seed, stream, device, first=begin * rows * depth)
         if regime == "dominant":
-            plant_dominant(weights, seed, f"{stream}/{expert}")
-        packed_expert, scales_expert = quantize_mxfp4(weights)
-        packed[expert].copy_(packed_expert)
-        scales_out.copy_(scales_expert)
-    return packed, scales
+            for expert, own in enumerate(weights, begin):
+                plant_dominant(own, seed, f"{stream}/{expert}")
+        packed[some], scales[some] = quantize_mxfp4(weights)
+    return packed, scales.view(experts * rows, depth // BLOCK)
 
 
 def _route(
