@@ -119,6 +119,7 @@ def compare_kernels(contest: Contest, listen: Listener = lambda progress: None) 
                 run.stopped_by = "Ctrl-C"
             stages.begin("end")
             run.notes += heats.notes
+            run.note_refusals(heats)
     stages.end()
     return run.comparison(stages.taken_ns)
 
@@ -253,6 +254,14 @@ class _Contest:
         for samples in self.samples:
             for name, batches in samples.items():
                 samples[name] = [batch for batch in batches if batch.process != heats.number]
+
+    def note_refusals(self, heats: Heats) -> None:
+        """Say who asked the system for what its sandbox refuses."""
+        for seat, each in enumerate(self.contest.contenders):
+            names = heats.refused(seat)
+            if names:
+                asked = ", ".join(names)
+                self.notes += (f"{each.label} asked the system for what no kernel needs, and was refused: {asked}",)
 
     def _active(self) -> list[int]:
         return [index for index, outcome in enumerate(self.outcomes) if outcome.verdict == "passed"]

@@ -295,6 +295,7 @@ class _Run:
             "software": software,
             "isolation": heats.isolation,
             "output": heats.output,
+            "refused": heats.refused(),
             "notes": notes,
         }
 

@@ -178,6 +178,11 @@ class Heats:
         """What the latest process of a run of one submission was kept apart by."""
         return next(pair.isolation for pair in (*self.current.values(), *reversed(self.past)))
 
+    def refused(self, seat: int = 0) -> tuple[str, ...]:
+        """System calls that the submission of one seat asked for and was refused, each once."""
+        pairs = [pair for pair in (*self.past, *self.current.values()) if pair.seat == seat]
+        return tuple(dict.fromkeys(name for pair in pairs for name in pair.refused))
+
     @property
     def output(self) -> str:
         """What the submissions printed, the end of it."""

@@ -301,6 +301,8 @@ class Record:
     """The end of what the submission printed."""
     unsteady: str = ""
     """Why the times of the whole run cannot be trusted, in a sentence; empty when they can."""
+    refused: tuple[str, ...] = ()
+    """System calls that it asked for and that its sandbox refused, each once, where the sandbox could tell."""
     precision: float | None = None
     """Asked half-width of the score's 95 % interval, as a share of it; None where nothing was timed."""
     secret: Secret | None = None
@@ -313,6 +315,7 @@ class Record:
     def doubts(self) -> tuple[Doubt, ...]:
         """Every doubt of the run or any case, once, in order of appearance."""
         own: tuple[Doubt, ...] = ("unsteady-device",) if self.unsteady else ()
+        own += ("sandbox-denied",) if self.refused else ()
         return tuple(dict.fromkeys((*own, *(doubt for case in self.cases for doubt in case.doubts))))
 
     @property

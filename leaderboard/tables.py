@@ -215,6 +215,9 @@ def summary_lines(record: Record, clearances: Sequence[Clearance] = ()) -> list[
     lines += doubt_lines(record, clearances)
     if record.unsteady:
         lines.append(Text(plain(f"the times cannot be trusted: {record.unsteady}"), "yellow"))
+    if record.refused:
+        asked = ", ".join(record.refused)
+        lines.append(Text(plain(f"it asked the system for what no kernel needs, and was refused: {asked}"), "yellow"))
     elif wanting:
         lines.append(Text(wanting, "dim"))
     missing = ", ".join(layer.name for layer in record.isolation if not layer.applied)

@@ -28,6 +28,7 @@ from harness.processes.isolation import (
 )
 from harness.processes.kernels import NAME, kernels_for
 from harness.processes.peer import Peer, PeerEnded, end, pipes, shut, signal_name
+from harness.processes.privacy import hide, is_hidden, show
 from harness.processes.sandbox import Settings
 from harness.processes.warden import Warden
 from harness.record import Device
@@ -94,6 +95,8 @@ class Court:
 
     def _enter(self) -> None:
         sweep_scratch()
+        if not is_hidden() and hide():  # the seeds and the clock are in here
+            self._held.callback(show)
         self.warden = Warden()
         self._held.callback(self.warden.close)
         self.scratch = make_scratch()
@@ -184,7 +187,9 @@ class Court:
 
         With settings, in the sandbox.
         """
-        said = () if settings is None else (settings.report,)
+        said: tuple[int, ...] = () if settings is None else (settings.report,)
+        if settings is not None and settings.attempts is not None:
+            said += (settings.attempts,)
         child_orders, orders, reports_fd, child_reports = pipes()
         with contextlib.ExitStack() as undo:
             undo.callback(shut, (orders, reports_fd))

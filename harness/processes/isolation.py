@@ -7,6 +7,7 @@ system, the network, resource limits. Every layer is best effort and reported.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import importlib.util
 import json
@@ -154,7 +155,7 @@ _LIMITS = (
     ("file size limit", "RLIMIT_FSIZE", MAX_FILE_BYTES, f"{MAX_FILE_BYTES >> 30} GiB a file"),
     ("open files limit", "RLIMIT_NOFILE", MAX_OPEN_FILES, f"{MAX_OPEN_FILES} at once"),
 )
-SANDBOX = ("namespaces", "Landlock")
+SANDBOX = ("namespaces", "Landlock", "system calls")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "nvidia*", "dri", "kfd", "dxg")
 """Device nodes that programs need: none of them keeps what is written to it."""
 
@@ -165,11 +166,16 @@ def device_nodes() -> list[Path]:
 
 
 def settings(
-    limits: Limits, report: int, writable: Sequence[Path], user: User | None = None, in_sandbox: bool = True
+    limits: Limits,
+    report: int,
+    writable: Sequence[Path],
+    user: User | None = None,
+    in_sandbox: bool = True,
+    attempts: int | None = None,
 ) -> sandbox.Settings:
     """What a contestant is started with, where `writable` are the folders that it may write.
 
-    Without namespaces and Landlock where those were found to be in the device's way.
+    Without what is in SANDBOX where that was found to be in the device's way.
     """
     return sandbox.Settings(
         report=report,
@@ -178,6 +184,7 @@ def settings(
         user=user,
         limits=_LIMITS,
         layers=SANDBOX if in_sandbox and limits.isolation != "none" else (),
+        attempts=attempts,
     )
 
 
@@ -258,6 +265,34 @@ class Report:
         return init, [
             (name, applied, detail) for line in said if isinstance(line, list) for name, applied, detail in line
         ]
+
+
+class Attempts:
+    """The pipe on which the sandbox names each system call that it refused, for as long as its init lives."""
+
+    def __init__(self) -> None:
+        self._read_fd, self.descriptor = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        self._is_here = True
+
+    def begun(self) -> None:
+        """The sandbox has the descriptor, or never will."""
+        if self._is_here:
+            os.close(self.descriptor)
+            self._is_here = False
+
+    def read(self) -> tuple[str, ...]:
+        """Those since the last look, in order. The sandbox's own words: what runs in it has no such descriptor."""
+        found = b""
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self._read_fd, 1 << 16):
+                found += chunk
+        return tuple(found.decode().split())
+
+    def close(self) -> None:
+        """Nobody will read any more."""
+        self.begun()
+        os.close(self._read_fd)
 
 
 def layers(limits: Limits, pid: int, found: Sequence[sandbox.Found]) -> tuple[Layer, ...]:

@@ -28,6 +28,7 @@ from harness import wire
 from harness.devices import DEFAULT_CACHE_BYTES, describe_device
 from harness.judge import Finding, judge, poison, same_bits
 from harness.processes import sharing
+from harness.processes.privacy import hide
 from harness.processes.reference import Reference, copied, open_reference
 from harness.processes.reveal import Reveals, Spans, open_reveals, room, spans_of
 from harness.processes.weaknesses import weaknesses
@@ -183,6 +184,8 @@ class Oracle:
     def open(self, order: wire.Open) -> wire.Opened:
         """Import the reference and look at the device."""
         self._device = order.device
+        if order.device == "cpu":
+            hide()  # a GPU's driver names threads of its own through /proc, and may not do without
         if order.device == "cuda":
             if not torch.cuda.is_available():
                 raise NoDevice("torch sees no GPU")

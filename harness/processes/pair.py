@@ -18,6 +18,7 @@ from harness.errors import DeviceError
 from harness.processes.court import START_S, Court, NoRoom, not_set_up
 from harness.processes.isolation import (
     SANDBOX,
+    Attempts,
     Limits,
     Report,
     hand_over,
@@ -63,6 +64,10 @@ class Pair:
         self.outputs: list[str] = []
         self._contestant: Peer | None = None
         self._report: Report | None = None
+        self._attempts: Attempts | None = None
+        self._refused: tuple[str, ...] = ()
+        self._may_be_its = False
+        """Whether anything of the submission ran in the current process."""
         self._page_fd: int | None = None
         self._open_page: Page | None = None
         self.is_prepared = False
@@ -116,7 +121,9 @@ class Pair:
         shared = (self._page_fd, self.court.memory_fds[self.seat])
         limits = setting.limits
         self._in_sandbox = limits.isolation != "none" and not self.court.forgone
-        report = Report()
+        report, attempts = Report(), Attempts()
+        writable = (self._folder, setting.caches)
+        taken = settings(limits, report.descriptor, writable, user, self._in_sandbox, attempts.descriptor)
         try:
             self._contestant = self.court.launch(
                 "contestant",
@@ -127,13 +134,15 @@ class Pair:
                 shared,
                 wire.CONTESTANT_REPORTS,
                 limits.host_memory_bytes,
-                settings(limits, report.descriptor, (self._folder, setting.caches), user, self._in_sandbox),
+                taken,
             )
         except BaseException:
             report.close()
+            attempts.close()
             raise
         report.begun()
-        self._report = report
+        attempts.begun()
+        self._report, self._attempts, self._may_be_its = report, attempts, False
 
     def _hear_sandbox(self) -> None:
         """What the sandbox said before the contestant's program began: its init, and what could be applied."""
@@ -236,6 +245,9 @@ class Pair:
         limits = self.setting.limits
         if self._contestant is None:  # it ended before there was anything of the submission's in it
             self._start_again()
+        assert self._attempts is not None
+        self._attempts.read()  # what was refused so far was not the submission's doing
+        self._may_be_its = True
         try:
             report = self.contestant(wire.Load("submission.py"), wire.Loaded, timeout_s=limits.load_s)
         except PeerEnded as ended:
@@ -325,9 +337,20 @@ class Pair:
         self.court.dismiss(contestant)
         if self._report is not None:
             self._report.close()
+        if self._attempts is not None:
+            self._refused = self.refused
+            self._attempts.close()
+            self._attempts = None
         shutil.rmtree(self._folder, ignore_errors=True)
         if contestant.printed:
             self.outputs.append(contestant.output)
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """System calls that the submission asked for and was refused, each once, in the order of its first attempts."""
+        if self._attempts is not None and self._may_be_its:
+            self._refused = tuple(dict.fromkeys((*self._refused, *self._attempts.read())))
+        return self._refused
 
     @property
     def output(self) -> str:

@@ -9,6 +9,7 @@ nothing of the program's runs before its powers are gone.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -16,12 +17,14 @@ import resource
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.processes import landlock
+from harness.processes import landlock, syscalls
+from harness.processes.privacy import hide
 
 _NEW_MOUNT, _NEW_IPC, _NEW_USER, _NEW_PID, _NEW_NET = 0x20000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 _NO_SUID, _NO_DEVICES, _NO_PROGRAMS, _RECURSIVE, _PRIVATE = 0x2, 0x4, 0x8, 0x4000, 0x40000
@@ -43,8 +46,10 @@ class Settings:
     """User and group to become, and further groups to keep."""
     limits: tuple[tuple[str, str, int, str], ...] = ()
     """Name of the layer, of the resource, its most, and that in words."""
-    layers: tuple[str, ...] = ("namespaces", "Landlock")
+    layers: tuple[str, ...] = ("namespaces", "Landlock", "system calls")
     """What to try."""
+    attempts: int | None = None
+    """A descriptor for lines that each name a system call that was asked for and refused."""
 
     def to_json(self) -> str:
         """As the command line has it."""
@@ -71,7 +76,7 @@ def main(arguments: list[str]) -> None:
     if "namespaces" in settings.layers:
         found.append(_applied("namespaces", _enter_namespaces))
         if found[-1][1]:
-            found += _split(settings.report)
+            found += _split(settings)
     found += [_limited(*limit) for limit in settings.limits]
     if settings.user is not None:
         user, group, *others = settings.user
@@ -80,6 +85,10 @@ def main(arguments: list[str]) -> None:
     if "Landlock" in settings.layers:
         own = [_SHARED_MEMORY] if ("own /dev/shm", True) in {each[:2] for each in found} else []
         found.append(_applied("Landlock", lambda: _restrict(settings, own)))
+    if "system calls" in settings.layers and "system calls" not in {each[0] for each in found}:
+        found.append(_applied("system calls", _forbid))
+    if settings.attempts is not None:
+        os.close(settings.attempts)
     _say(settings.report, found)
     os.close(settings.report)
     os.execv(arguments[1], arguments[1:])
@@ -164,14 +173,20 @@ def _checked(code: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
+def _forbid() -> str:
+    syscalls.forbid(listens=False)
+    return "those that reach other processes or the system are refused"
+
+
 # --- three processes -----------------------------------------------------------------------------------------
 
 
-def _split(report: int) -> list[Found]:
+def _split(settings: Settings) -> list[Found]:
     """Go on as the program-to-be, the child of the namespaces' init; the other two wait and end as it ends.
 
-    What was mounted inside on the way.
+    What was mounted inside on the way, and whether the init listens for what is refused.
     """
+    report = settings.report
     ended, end = os.pipe()
     init = os.fork()
     if init:
@@ -185,12 +200,42 @@ def _split(report: int) -> list[Found]:
         os._exit(1)  # whoever waits outside was gone before that took hold
     os.setsid()
     found = _own_mounts()
+    listeners: list[int] = []
+    if "system calls" in settings.layers and settings.attempts is not None:
+        found += _listened(listeners)
     program = os.fork()
     if program:
-        _keep_only(end)
+        told = [settings.attempts] if settings.attempts is not None else []
+        _keep_only(end, *listeners, *told)
+        for listener in listeners:
+            _refuse_aside(listener, *told)
         _reap(program, end)
-    os.close(end)
+    for descriptor in (end, *listeners):
+        os.close(descriptor)
     return found
+
+
+def _listened(listeners: list[int]) -> list[Found]:
+    """Forbid system calls to this process and the program, and listen; nothing where this kernel cannot do that."""
+    _control(_NO_NEW_PRIVS, 1)
+    try:
+        found = syscalls.forbid(listens=True)
+    except syscalls.Unavailable:
+        return []
+    assert found is not None
+    listeners.append(found)
+    return [("system calls", True, "those that reach other processes or the system are refused, and counted")]
+
+
+def _refuse_aside(listener: int, told: int) -> None:
+    """In a thread, for as long as the init lives."""
+    os.set_blocking(told, False)
+
+    def tell(name: str) -> None:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):  # enough of them have been told, or nobody listens
+            os.write(told, name.encode() + b"\n")
+
+    threading.Thread(target=syscalls.refuse, args=(listener, tell), daemon=True).start()
 
 
 def _is_without_reader(descriptor: int) -> bool:
@@ -199,13 +244,17 @@ def _is_without_reader(descriptor: int) -> bool:
     return bool(looked.poll(0))
 
 
-def _keep_only(descriptor: int) -> None:
-    """A pipe ends for its reader when the program ends, not when those do who wait for it."""
+def _keep_only(*kept: int) -> None:
+    """A pipe ends for its reader when the program ends, not when those do who wait for it. Nobody looks into these."""
+    hide()
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
-    os.closerange(3, descriptor)
-    os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
+    first = 3
+    for descriptor in sorted(kept):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
 def _reap(program: int, end: int) -> None:
