@@ -37,6 +37,7 @@ from harness.evaluate import (
     untimed_class,
     watching,
 )
+from harness.floors import beside_floors
 from harness.gates import Round
 from harness.heats import Budget, Heats
 from harness.measure import Form, measure
@@ -47,7 +48,7 @@ from harness.processes.kernels import NAME
 from harness.processes.pair import Setting
 from harness.processes.peer import printable
 from harness.progress import Listener, Progress, Stages
-from harness.record import Batch, Device, Outcome, ProblemVersion, Record, Software, Submission, TimingClass
+from harness.record import Batch, CaseResult, Device, Outcome, ProblemVersion, Record, Software, Submission, TimingClass
 from harness.replication import lost, mark, merge
 from harness.timing.sampling import Pace, shared
 from harness.verify import verify
@@ -120,6 +121,7 @@ def compare_kernels(contest: Contest, listen: Listener = lambda progress: None) 
             stages.begin("end")
             run.notes += heats.notes
             run.note_refusals(heats)
+            run.note_doubts(court)
     stages.end()
     return run.comparison(stages.taken_ns)
 
@@ -143,6 +145,9 @@ class _Contest:
         self.baselines = Baselines()
         self.forms: list[dict[str, Form | None]] = [{} for _ in self.all]
         self.samples: list[dict[str, list[Batch]]] = [{case.name: [] for case in self.cases} for _ in self.all]
+        self.evidence: list[dict[str, list[CaseResult]]] = [{case.name: [] for case in self.cases} for _ in self.all]
+        """What each heat says of a kernel on a case: doubts are judged over all of them."""
+        self.output_bytes: dict[str, int] = {}
         self.notes: tuple[str, ...] = ()
         self.stopped_by = ""
         self.device: Device
@@ -237,9 +242,8 @@ class _Contest:
                 outcome = timed.result.outcome
                 if timed.result.timing is not None:
                     self.samples[index][case.name] += timed.result.timing.batches
-                doubts = merge([timed.result]).doubts
-                if doubts:
-                    self.notes += (f"{self.all[index].label} on {case.name}: {', '.join(doubts)}",)
+                self.evidence[index][case.name].append(timed.result)
+                self.output_bytes[case.name] = timed.output_bytes
                 if outcome.verdict != "passed":
                     self._fail(heats, index, _on(case, outcome))
 
@@ -262,6 +266,24 @@ class _Contest:
             if names:
                 asked = ", ".join(names)
                 self.notes += (f"{each.label} asked the system for what no kernel needs, and was refused: {asked}",)
+
+    def note_doubts(self, court: Court) -> None:
+        """Say whose times its own evidence, or what this device was seen to do at best, makes doubtful."""
+        if self.stopped_by == "Ctrl-C":
+            return
+        found = [
+            (index, merge(results))
+            for index in self._contenders()
+            for results in self.evidence[index].values()
+            if results
+        ]
+        merged, notes = beside_floors(
+            [each for _, each in found], self.contest.problem.roofline, court, self.output_bytes
+        )
+        for (index, _), each in zip(found, merged, strict=True):
+            if each.doubts:
+                self.notes += (f"{self.all[index].label} on {each.name}: {', '.join(each.doubts)}",)
+        self.notes += notes
 
     def _active(self) -> list[int]:
         return [index for index, outcome in enumerate(self.outcomes) if outcome.verdict == "passed"]

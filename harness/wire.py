@@ -358,6 +358,8 @@ class Judged:
     gpumode_message: str
     modified: bool = False
     """Whether an input no longer has the bits that were dealt."""
+    intact_ns: int = 0
+    """How long it took to find that out."""
 
 
 @dataclass(frozen=True)

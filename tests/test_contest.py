@@ -295,6 +295,45 @@ def play(
     return run.comparison({})
 
 
+UNKNOWN = replace(H200, model="a device without a data sheet")
+SLOW_MEMORY = 8 * 70 * 8 / 25_000e-9
+"""Bytes per second at which the largest of three small cases takes 25 us, and the next one 6 us."""
+ALL = ("rows=4 columns=32", "rows=3 columns=7", "rows=70 columns=8")
+
+
+@pytest.mark.parametrize(
+    ("idle_ns", "bytes_per_s", "said"),
+    [
+        ([0.0] * 4, None, ()),
+        ([2e6, 0.0, 0.0, 0.0], None, ()),
+        ([2e6] * 4, None, tuple(f"{name}: async-work" for name in ALL)),
+        ([0.0] * 4, SLOW_MEMORY, (f"{ALL[2]}: below-roofline",)),
+    ],
+)
+def test_doubts_are_judged_over_all_heats_and_by_what_this_device_was_seen_to_do(
+    idle_ns: list[float], bytes_per_s: float | None, said: tuple[str, ...], tmp_path: Path
+) -> None:
+    run = _Contest(contest(tmp_path, contender(tmp_path, RIGHT, "a"), contender(tmp_path, SLOW, "b")), lambda _: None)
+    for case in run.cases:
+        batches = (Batch(1, 20_000, 0),)
+        run.evidence[0][case.name] = [
+            CaseResult(case.name, "benchmark", dict(case.spec), Outcome("passed"), timing=Timing(batches, idle_ns=each))
+            for each in idle_ns
+        ]
+    court: Any = SimpleNamespace(kind="cuda", device=UNKNOWN, ask=lambda *_: wire.RoofFound(bytes_per_s, {}))
+    run.note_doubts(court)
+    hidden = [note.partition(" seed=")[0] + note[note.rindex(":") :] for note in run.notes]
+    assert hidden == [f"a on {each}" for each in said]
+
+
+def test_after_ctrl_c_nothing_more_is_asked_of_the_device(tmp_path: Path) -> None:
+    run = _Contest(contest(tmp_path, contender(tmp_path, RIGHT, "a"), contender(tmp_path, SLOW, "b")), lambda _: None)
+    run.stopped_by = "Ctrl-C"
+    court: Any = SimpleNamespace()
+    run.note_doubts(court)
+    assert run.notes == ()
+
+
 @pytest.mark.parametrize("copied", [0, 1, 2])
 def test_a_kernel_that_fails_in_heat_seven_has_no_verdict_and_the_others_go_on(
     copied: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from harness import wire
-from harness.baseline import FLUSH_ALLOWANCE, Baseline, Empty, read_baselines
+from harness.baseline import FLUSH_ALLOWANCE, Baseline, Baselines, Empty, read_baselines
 from harness.cases import Case
 from harness.doubts import EMPTY_NS, IDLE_NS, late_doubts
 from harness.errors import DeviceError
 from harness.gates import POLLS, PROBE_POLLS, UNSEEN_NS, Round
 from harness.measure import Form, Timed, measure
+from harness.processes.court import NoRoom
 from harness.processes.isolation import Limits
 from harness.processes.peer import PeerEnded
 from harness.record import Outcome
@@ -390,6 +391,41 @@ def test_empty_gates_are_read_with_one_call_and_with_many_before_anything_is_dea
         place for place, order in enumerate(pair.court.told) if getattr(order, "by_message", 1) is False
     )
     assert pair.court.told[behind_a_gate - 1] == wire.Rehearse(tuple(range(MAX_CALLS)), empty=True)
+
+
+def test_each_process_keeps_its_own_empty_gates_and_all_give_a_flush_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def read(court: object, pairs: Sequence[str], case: Case, flushes_ns: Sequence[float | None]) -> list[Baseline]:
+        asked.append((pairs, list(flushes_ns)))
+        return [Baseline(70.0, Empty(len(asked), 0.0), Empty(0.0, 0.0)) for _ in pairs]
+
+    monkeypatch.setattr("harness.baseline.read_baselines", read)
+    baselines, court = Baselines(), SimpleNamespace()
+    baselines.read(court, {0: "a", 2: "c"}, [CASE])  # type: ignore[arg-type, dict-item]
+    baselines.read(court, {0: "a again"}, [CASE])  # type: ignore[arg-type, dict-item]
+    assert asked == [(["a", "c"], [None, None]), (["a again"], [70.0])]
+    assert [each.gated for each in baselines.of(CASE, [2, 0])] == [Empty(1, 0.0), Empty(2, 0.0)]
+
+
+def test_a_case_that_has_no_room_is_told_until_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Exception | list[Baseline]] = [NoRoom("too large"), [Baseline(0.0, None, Empty(0.0, 1.0))]]
+
+    def read(*_: object) -> list[Baseline]:
+        answer = found.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("harness.baseline.read_baselines", read)
+    baselines, court = Baselines(), SimpleNamespace()
+    baselines.read(court, {0: "a"}, [CASE])  # type: ignore[arg-type, dict-item]
+    with pytest.raises(NoRoom, match="too large"):
+        baselines.of(CASE, [0])
+    baselines.read(court, {0: "a"}, [CASE])  # type: ignore[arg-type, dict-item]
+    assert baselines.of(CASE, [0]) == [Baseline(0.0, None, Empty(0.0, 1.0))]
 
 
 def test_of_empty_gates_that_something_disturbed_the_shorter_counts() -> None:

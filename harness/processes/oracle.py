@@ -330,8 +330,10 @@ class Oracle:
         bench, seat = self.bench, self.bench.seats[order.seat]
         sealed = {index: copied(seat.outputs[index]) for index in bench.fresh}
         self._synchronize()
+        begin_ns = time.perf_counter_ns()
         modified = not self._is_intact(seat)
-        deadline = time.perf_counter_ns() + order.budget_ns
+        judging_ns = time.perf_counter_ns()
+        deadline = judging_ns + order.budget_ns
         indices = random.sample(list(sealed), len(sealed))
         everything = order.budget_ns == 0
         worst: Finding | None = None
@@ -357,6 +359,7 @@ class Oracle:
             None if published is None else ("pass" if published[0] else "fail"),
             "" if published is None else published[1][:500],
             modified,
+            judging_ns - begin_ns,
         )
 
     def _is_intact(self, seat: Seat) -> bool:
